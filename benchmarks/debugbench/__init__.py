@@ -1,4 +1,5 @@
-"""DebugBench: incidents from public threads, rebuilt small, and how well they are diagnosed.
+"""DebugBench: small reproductions of public incidents, and how well TELens diagnoses them.
 
-incidents.yaml lists them with the expected answers; the folder incidents holds their programs.
+incidents.yaml lists the incidents with the expected answers. The folder incidents contains their
+programs.
 """

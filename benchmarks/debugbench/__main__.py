@@ -1,12 +1,12 @@
 """Runs DebugBench.
 
-  python -m benchmarks.debugbench                   the tuned half
-  python -m benchmarks.debugbench --half blind      the blind half
-  python -m benchmarks.debugbench --only NAME       incidents whose source contains NAME
-  python -m benchmarks.debugbench --train-only      trains, and diagnoses nothing
+  python -m benchmarks.debugbench                   run the tuned half
+  python -m benchmarks.debugbench --half blind      run the blind half
+  python -m benchmarks.debugbench --only NAME       run the incidents whose source contains NAME
+  python -m benchmarks.debugbench --train-only      train without a diagnosis
 
-Trainings that finished are kept in --out, so that a broken-off call continues and a second one only
-diagnoses. --write stores the result in benchmarks/debugbench/results.
+Finished trainings are kept in --out. An interrupted call continues when it is repeated, and a
+second call only runs the diagnosis. --write stores the result in benchmarks/debugbench/results.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def line(result: dict) -> str:
 
 
 def show(results: list[dict]) -> None:
-    print(f"{'incident':42} {'place':8} right: cause, layer, tensor, iteration; first finding")
+    print(f"{'incident':42} {'place':8} correct: cause, layer, tensor, iteration; first finding")
     for result in results:
         print(line(result))
     for half in ("tuned", "blind"):
@@ -92,8 +92,9 @@ def show(results: list[dict]) -> None:
         causes = sum(each["parts"]["cause"] for each in of_half)
         alarms = sum(bool(each["alarms"]) for each in of_half)
         print(
-            f"{half}: {places[1]} first, {three} in the first three, cause in three {causes}, "
-            f"of {len(of_half)}; {alarms} alarms on {len(of_half)} twins"
+            f"{half}: of {len(of_half)} incidents, the first finding of {places[1]} and one of the "
+            f"first three of {three} are correct; {causes} have the correct cause; "
+            f"{alarms} of {len(of_half)} healthy twins have a finding"
         )
 
 

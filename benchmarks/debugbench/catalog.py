@@ -9,8 +9,8 @@ import re
 import yaml
 
 FILE = pathlib.Path(__file__).with_name("incidents.yaml")
-WITHIN = 2  # iterations between a right answer and the expected one
-FIRST = 3  # findings that are judged
+WITHIN = 2  # largest difference of a correct first iteration from the expected one
+FIRST = 3  # number of findings that are judged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Expected:
     first: int | None
 
     def parts_of(self, finding: dict) -> dict[str, bool]:
-        """Returns which parts of a finding are right."""
+        """Returns for each part of a finding whether it is correct."""
         layer = finding["layer"] or ""
         first = finding["first_iteration"]
         return {

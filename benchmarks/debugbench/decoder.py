@@ -23,7 +23,7 @@ class Attention(torch.nn.Module):
         self.o_proj = torch.nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, hidden] -> the same."""
+        """[batch, length, hidden] -> [batch, length, hidden]."""
         batch, length, hidden = x.shape
 
         def split(projection: torch.nn.Linear) -> torch.Tensor:
@@ -136,6 +136,6 @@ class Decoder(torch.nn.Module):
 
 
 def initialize(module: torch.nn.Module) -> None:
-    """A normal distribution of 0.02 for products and embeddings, as in most language models."""
+    """Draws linear and embedding weights from N(0, 0.02**2), as most language models do."""
     if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
         torch.nn.init.normal_(module.weight, std=0.02)

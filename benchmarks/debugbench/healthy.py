@@ -1,8 +1,8 @@
-"""Healthy trainings on plain torch, on which a finding is a false alarm.
+"""Healthy trainings of plain torch models, on which a finding is a false alarm.
 
   python -m benchmarks.debugbench.healthy [--seeds 1 2 3]
 
-samples/faults/campaign.py has the same for modules of telens.pytorch.
+samples/faults/campaign.py runs healthy trainings of modules of telens.pytorch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model_of(**options) -> Callable[[Training], torch.nn.Module]:
 
 
 def torch_initialization(self: Training) -> torch.nn.Module:
-    """The initialization of torch's modules instead of a standard deviation of 0.02."""
+    """Uses the default initialization of torch's modules."""
     model = Decoder()
     for module in model.modules():
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
@@ -41,7 +41,7 @@ def torch_initialization(self: Training) -> torch.nn.Module:
 
 
 def scaled_residuals(self: Training) -> torch.nn.Module:
-    """Projections back to the residual stream are smaller by the root of twice the depth."""
+    """Divides projections into the residual stream by the square root of twice the depth."""
     model = Decoder(layers=6)
     for layer in model.layers:
         for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
@@ -75,7 +75,7 @@ def frozen(self: Training) -> torch.nn.Module:
 
 
 def trained_weights(self: Training) -> torch.nn.Module:
-    """Weights of a trained model: larger, and gains away from one."""
+    """Imitates a trained model: larger weights, and norm gains that differ from one."""
     model = Decoder()
     with torch.no_grad():
         for parameter in model.layers.parameters():
@@ -183,8 +183,8 @@ class Restarts(Training):
         return self.learning_rate * (0.55 + 0.45 * math.cos(phase))
 
 
-class Bf16WithFp32Copies(Training):
-    """BF16 weights whose optimizer keeps FP32 copies, as a rate that is large enough needs none."""
+class Bf16LargeRate(Training):
+    """BF16 weights with a learning rate that is large enough not to lose updates."""
 
     learning_rate = 1e-2
 
@@ -231,7 +231,7 @@ VARIATIONS: dict[str, type[Training]] = {
     "dropout": variation(Dropout),
     "half": variation(HalfPrecision),
     "half_too_high": variation(HalfPrecision, scale=2.0**24),
-    "bf16_large_rate": variation(Bf16WithFp32Copies),
+    "bf16_large_rate": variation(Bf16LargeRate),
     "experts_with_loss": variation(BalancingLossDropped),
     "experts_with_bias": variation(BalancingBiasFrozen),
     "regression": variation(Regression),

@@ -1,4 +1,4 @@
-"""Runs the programs of incidents, each in a process of its own, and diagnoses their runs."""
+"""Runs the programs of incidents in separate processes and diagnoses their runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import traceback
 
 from .catalog import FIRST, Incident
 
-LIMIT = 300  # seconds of one training
+LIMIT = 300  # seconds after which a training is killed
 
 
 def free_port() -> int:
@@ -27,7 +27,7 @@ def free_port() -> int:
 def train_rank(
     source: str, broken: bool, log_dir: pathlib.Path, rank: int, ranks: int, port: int
 ) -> None:
-    """Runs in a child process. Its output goes to a file next to the run."""
+    """Trains one rank in a child process and writes its output to a file next to the run."""
     log = os.open(log_dir / f"output_{rank}.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -36,7 +36,7 @@ def train_rank(
     from .training import PROGRAMS
 
     torch.set_num_threads(1)
-    os.environ["TELENS_BUDGET"] = "off"  # what is recorded must not depend on the machine
+    os.environ["TELENS_BUDGET"] = "off"  # recorded rows must not depend on the machine's speed
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     os.environ["MASTER_PORT"] = str(port)
     if ranks > 1:
@@ -49,13 +49,16 @@ def train_rank(
 
 
 def train(incident: Incident, broken: bool, folder: pathlib.Path) -> dict:
-    """Trains an incident, or its twin, unless the folder holds a finished training."""
+    """Trains an incident or its healthy twin unless the folder contains a finished training.
+
+    Raises RuntimeError if the twin fails.
+    """
     return run_in_process(incident.source, broken, folder, incident.ranks)
 
 
 @functools.cache
 def prepare() -> None:
-    """Imports and reads what every training needs, before processes are forked."""
+    """Imports the modules and reads the text that every training uses, before processes fork."""
     import torch
 
     from . import incidents  # noqa: F401 (registers the programs)
@@ -66,15 +69,18 @@ def prepare() -> None:
 
 
 def run_in_process(source: str, broken: bool, folder: pathlib.Path, ranks: int = 1) -> dict:
-    """Trains in a process per rank unless the folder holds a finished training.
+    """Trains in one process per rank unless the folder contains a finished training.
 
     Returns the seconds and the exit codes. The processes are forked from this one, so that torch is
-    imported once.
+    imported once. A broken program may fail. Raises RuntimeError if a healthy program fails; the
+    next call trains it again.
     """
     prepare()
     state = folder / "trained.json"
     if state.exists():
-        return json.loads(state.read_text())
+        known = json.loads(state.read_text())
+        if broken or not any(known["exit_codes"]):
+            return known
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     context = multiprocessing.get_context("fork")
@@ -95,12 +101,17 @@ def run_in_process(source: str, broken: bool, folder: pathlib.Path, ranks: int =
         "seconds": round(time.monotonic() - begin, 1),
         "exit_codes": [process.exitcode for process in processes],
     }
+    if not broken and any(result["exit_codes"]):
+        raise RuntimeError(
+            f"healthy training {source} failed with exit codes {result['exit_codes']}; "
+            f"see {folder}/output_*.txt"
+        )
     state.write_text(json.dumps(result))
     return result
 
 
 def diagnose(folder: pathlib.Path, command: str) -> list[dict]:
-    """Returns the findings of `telens diagnose` without those about how the program ended."""
+    """Returns the findings of `telens diagnose`. Raises RuntimeError if the command fails."""
     result = subprocess.run(
         [command, "diagnose", str(folder), "--format", "json"], capture_output=True, text=True
     )
@@ -112,8 +123,8 @@ def diagnose(folder: pathlib.Path, command: str) -> list[dict]:
 def judge(incident: Incident, findings: list[dict]) -> dict:
     """Compares findings with the expected answer.
 
-    ``place`` is the number of the first finding that is right in all parts, None without one. The
-    parts are those of the finding that is nearest to the answer.
+    ``place`` is the number of the first finding whose parts are all correct, None if no finding is
+    correct. ``parts`` says which parts of the closest finding are correct.
     """
     judged = [incident.expected.parts_of(each) for each in findings[:FIRST]]
     places = [number for number, parts in enumerate(judged, start=1) if all(parts.values())]

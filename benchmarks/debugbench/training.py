@@ -1,4 +1,4 @@
-"""The training that the incidents break: each overrides the part at fault."""
+"""The base class of the incidents' trainings. An incident overrides the faulty part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .decoder import VOCABULARY, Decoder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "samples"))
-PROGRAMS: dict[str, type] = {}  # by the source of the incident
+PROGRAMS: dict[str, type] = {}  # key: the source of the incident
 
 
 def incident(source: str) -> Callable[[type], type]:
@@ -42,7 +42,8 @@ def text():
 class Training:
     """A training of a plain decoder, recorded by ``telens.watch``.
 
-    Subclasses override a method and consult ``broken``; without it they are the healthy twin.
+    Subclasses override methods, which plant a fault if ``broken`` is true. Otherwise the training
+    is the healthy twin.
     """
 
     steps = 40

@@ -2,8 +2,8 @@
 
     campaign.py RESULTS [--table FILE] [--only NAME ...] [--again] [--seconds S]
 
-Each class runs in a process of its own and adds a line to RESULTS (JSON); classes that it already
-has are skipped, so that a stopped campaign can be continued.
+Each class runs in a separate process and adds a line to RESULTS (JSON). Classes in RESULTS are
+skipped, so that a stopped campaign can be continued.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import transformers
 from compare import EXACT, STEPS, check
 from tiny_models import Case, all_cases, build, inputs_of, working_inputs
 
-MEMORY = 12 << 30  # address space of one class, bytes
-PARAMETERS = 40_000_000  # a model that is not tiny is not run
+MEMORY = 12 << 30  # address space of one process, bytes
+PARAMETERS = 40_000_000  # larger models are not run
 
 
 def run_case(case: Case) -> dict:
@@ -77,9 +77,13 @@ def in_child(case: Case, seconds: float) -> dict:
     _, status = os.waitpid(pid, 0)
     if text:
         return json.loads(text)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
-        return {"result": "not built", "reason": f"took more than {seconds:.0f} s"}
-    return {"result": "failed", "reason": f"the process ended with status {status}"}
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        reason = f"killed by {signal.Signals(number).name}"
+        if number in (signal.SIGXCPU, signal.SIGKILL):
+            reason += f" (limit: {seconds:.0f} s of processor time)"
+        return {"result": "failed", "reason": reason}
+    return {"result": "failed", "reason": f"exit code {os.WEXITSTATUS(status)} without a result"}
 
 
 def read_results(path: Path) -> dict[str, dict]:
@@ -103,8 +107,7 @@ def table_of(results: dict[str, dict]) -> str:
         f"small sizes and random weights, torch {torch.__version__.split('+')[0]}, CPU, FP32.",
         f"{STEPS} steps with AdamW, with and without `telens.watch`: losses, gradients, parameters",
         "and buffers have equal bits. The run has rows for each call that forward hooks counted,",
-        "and exact amaxes for",
-        f"{EXACT} modules of each kind.",
+        f"and the exact amaxes of {EXACT} layers of each kind in all steps.",
         "",
         f"{len(passed)} classes pass, "
         f"{sum(each['result'] == 'failed' for each in rows)} fail, "
@@ -134,7 +137,7 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--again", action="store_true", help="also run classes without success")
-    parser.add_argument("--seconds", type=float, default=180, help="processor time of one class")
+    parser.add_argument("--seconds", type=float, default=180, help="processor time per class")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""Trains a model with and without telens.watch, and compares both with an independent hook count.
+"""Trains a model with and without telens.watch and compares the results.
 
-The plain training has forward hooks that know nothing of TELens. They note each call of a module,
-the number of elements of its output, and largest magnitudes. The watched training has no such
-hooks.
+The plain training has forward hooks that do not use TELens. They count the calls of each module and
+the elements of its output, and compute the amax of its tensors. The watched training does not have
+these hooks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 import telens
 
 STEPS = 2
-EXACT = 3  # modules of each kind whose largest magnitudes are compared
+EXACT = 3  # number of layers of each kind whose amaxes are compared, in all steps
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d,
                  nn.ConvTranspose3d)  # fmt: skip
@@ -73,7 +73,7 @@ def amax(tensor: torch.Tensor) -> float:
 
 @dataclass
 class Seen:
-    """What hooks saw of one module in one step."""
+    """Calls, elements and amaxes of one module in one step, counted by hooks."""
 
     kind: str
     calls: int = 0
@@ -179,7 +179,7 @@ def recorded(folder: str, statistic: str) -> dict[tuple[str, str, int], float]:
 
 
 def missing_rows(folder: str, seen: dict[tuple[str, int], Seen]) -> str | None:
-    """Returns the first difference of the rows to what the hooks saw."""
+    """Returns the first difference between the rows and the hooks' counts, None if they agree."""
     numel = recorded(folder, "numel")
     amaxes = recorded(folder, "cur_amax")
     for (layer, step), module in seen.items():
@@ -188,11 +188,12 @@ def missing_rows(folder: str, seen: dict[tuple[str, int], Seen]) -> str | None:
                 f"{layer} ({module.kind}), step {step}: {module.calls} calls with {module.numel} "
                 f"elements, and {numel.get((layer, 'output', step))} recorded"
             )
-    exact: dict[str, int] = {}
+    exact: dict[str, set[str]] = {}  # kind -> layers
     for (layer, step), module in seen.items():
-        if exact.get(module.kind, 0) == EXACT * STEPS:
+        layers = exact.setdefault(module.kind, set())
+        if layer not in layers and len(layers) == EXACT:
             continue
-        exact[module.kind] = exact.get(module.kind, 0) + 1
+        layers.add(layer)
         for tensor_name, value in module.amaxes.items():
             found = amaxes.get((layer, tensor_name, step))
             if found != value and not (found != found and value != value):

@@ -1,4 +1,4 @@
-"""Micro-batches whose gradients are counted or scaled wrong."""
+"""Gradient accumulation that adds or scales the gradients of micro-batches incorrectly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DividedTwice(Training):
 
 @incident("NVIDIA/Megatron-LM#6660")
 class Doubled(Training):
-    """Before each further micro-batch the gradients of the experts are added to themselves."""
+    """The gradients of the experts double before each micro-batch after the first if broken."""
 
     micro_batches = 4
     batch = 2
@@ -43,7 +43,7 @@ class Doubled(Training):
 
 @incident("AMD-AGI/Primus#1046")
 class OnlyTheFirst(Training):
-    """The up projections keep the gradient of the first micro-batch."""
+    """The up projections ignore all micro-batches after the first if broken."""
 
     micro_batches = 4
     batch = 2

@@ -1,4 +1,4 @@
-"""Attention that sees too much, or explodes."""
+"""Attention with wrong masks or growing inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..training import Training, incident
 
 @incident("huggingface/transformers#31673")
 class WrongWindow(Training):
-    """A sliding window whose mask also shows the future of one sequence half if broken."""
+    """Attention with a sliding window, whose mask does not hide the future if broken."""
 
     window = 8
 
@@ -52,7 +52,7 @@ class Modulation(torch.nn.Module):
 
 @incident("NVlabs/PixelDiT#14")
 class GrowingModulation(Training):
-    """From step 12 on the modulation of the second block grows by 1.4 in each step if broken."""
+    """The modulation of the second block grows by 1.4 in each step from step 12 on if broken."""
 
     at = 12
 

@@ -1,4 +1,4 @@
-"""Batches, labels and losses that are wrong."""
+"""Wrong batches, labels and losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IGNORED = -100
 
 
 class Masked(Training):
-    """A part of the labels is masked: all of one batch if broken."""
+    """Masks a quarter of the labels, and all labels of one batch if broken."""
 
     empty_at = 15
 
@@ -47,7 +47,7 @@ class ChunkedAndEmpty(Masked):
 
 @incident("pytorch/pytorch#5059")
 class RepeatedSamples(Training):
-    """Four workers return the same sample one after the other if broken."""
+    """Four consecutive batches are equal if broken."""
 
     def data(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         return super().data(number // 4 if self.broken else number)

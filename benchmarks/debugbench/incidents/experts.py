@@ -1,4 +1,4 @@
-"""Mixtures of experts that are not balanced."""
+"""Mixtures of experts with unbalanced or failing routers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SigmoidExperts(Experts):
 
 @incident("NVIDIA/Megatron-LM#1545")
 class ScoresBelowEpsilon(Mixture):
-    """The scores of the second block begin near 1e-24 if broken."""
+    """The initial scores of the second block are near 1e-24 if broken."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()

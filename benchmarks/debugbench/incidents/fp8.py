@@ -1,7 +1,11 @@
-"""Scaling state, loss scales and precision; on modules of telens.pytorch if FP8 is involved."""
+"""Faults of FP8 scaling, loss scales and precision.
+
+Faults of FP8 are planted in modules of telens.pytorch, all others in plain torch modules.
+"""
 
 from __future__ import annotations
 
+import abc
 import os
 import pathlib
 import sys
@@ -18,11 +22,8 @@ from ..training import ROOT, Training, incident
 sys.path.insert(0, str(ROOT / "samples" / "faults"))
 
 
-class Core:
-    """A training of samples/faults: a GPT of modules of telens.pytorch, fully recorded.
-
-    ``break_it`` plants the fault in the training.
-    """
+class Core(abc.ABC):
+    """A training of samples/faults: a GPT of modules of telens.pytorch, recorded in each step."""
 
     options: ClassVar[dict] = {}
 
@@ -36,8 +37,9 @@ class Core:
         if broken:
             self.break_it(self.training)
 
+    @abc.abstractmethod
     def break_it(self, training) -> None:
-        raise NotImplementedError
+        """Plants the fault in a training of samples/faults."""
 
     def run(self) -> None:
         import training
@@ -47,7 +49,7 @@ class Core:
 
 
 def before(training, step: int, do) -> None:
-    """Calls do() before a step."""
+    """Calls do() before one step."""
     training.before_step.append(lambda t: do() if t.step == step else None)
 
 
@@ -80,7 +82,7 @@ def scaling_states(training):
 
 @incident("NVIDIA/TransformerEngine#123")
 class StaleInverse(Core):
-    """After the resume the products are scaled by an inverse that belongs to another scale."""
+    """After the resume, the outputs of one layer are 16 times too large."""
 
     options: ClassVar[dict] = {"recipe": "delayed", "resume_at": 20}
 
@@ -101,7 +103,7 @@ class StaleInverse(Core):
 
 @incident("NVIDIA-NeMo/Megatron-Bridge#1730")
 class WrongHistory(Core):
-    """After the resume the histories hold next to nothing, so scales are far too large."""
+    """After the resume, all amax histories are 1e-30, so scales are far too large."""
 
     options: ClassVar[dict] = {"recipe": "delayed", "resume_at": 20}
 
@@ -117,7 +119,10 @@ class WrongHistory(Core):
 
 @incident("marin-community/marin#7659")
 class LastMicroBatch(Core):
-    """Micro-batches differ in size by 30; the history keeps the last, smallest one."""
+    """The inputs of one layer are 30 times larger in the first of two micro-batches.
+
+    If broken, the scale fits only the second micro-batch, and the first one is clipped.
+    """
 
     options: ClassVar[dict] = {"recipe": "delayed_recent", "micro_batches": 2, "batch": 4}
 
@@ -144,17 +149,15 @@ class LastMicroBatch(Core):
 
 @incident("NVIDIA-NeMo/Megatron-Bridge#1771")
 class ScalesOfAnotherGather(Core):
-    """In step 1 the weight of one layer is decoded with a scale that is NaN."""
+    """In step 1, the first 32 columns of a weight become NaN, as if their scales were NaN."""
 
     options: ClassVar[dict] = {"recipe": "mxfp8"}
 
     def break_it(self, training) -> None:
         weight = training.model.layers[1].layernorm_mlp.fc1_weight
-        kept: list[torch.Tensor] = []
 
         @torch.no_grad()
         def damage() -> None:
-            kept.append(weight.detach().clone())
             weight[:, :32] = float("nan")
 
         before(training, 1, damage)
@@ -162,7 +165,7 @@ class ScalesOfAnotherGather(Core):
 
 @incident("pytorch/pytorch#192212")
 class ReadAsContiguous(Core):
-    """In one layer the forward product reads the weight transposed, as if it were contiguous."""
+    """The forward GEMM of one layer reads the transposed weight as if it were contiguous."""
 
     options: ClassVar[dict] = {"recipe": "current"}
 
@@ -174,7 +177,7 @@ class ReadAsContiguous(Core):
 
 @incident("karpathy/minGPT#75")
 class LogitsBeyondTheMask(Core):
-    """From step 8 on the queries and keys of one layer grow by 1.5 in each step."""
+    """The query and key weights of one layer grow by 1.5 in each step from step 8 on."""
 
     options: ClassVar[dict] = {"recipe": "bf16"}
 
@@ -192,7 +195,7 @@ class LogitsBeyondTheMask(Core):
 
 @incident("NVIDIA/TransformerEngine#1556")
 class LayersNotReplaced(Training):
-    """fp8_autocast surrounds plain linear layers, or converted ones in the twin."""
+    """An FP8 region runs plain linear layers if broken, and converted ones in the twin."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()
@@ -242,7 +245,7 @@ class HalfPrecision(Training):
 
 @incident("huggingface/transformers#5651")
 class Fp16Overflow(HalfPrecision):
-    """From step 14 on the products of one projection exceed 65504 if broken."""
+    """The outputs of one projection exceed 65504 from step 14 on if broken."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -261,7 +264,7 @@ class Fp16Overflow(HalfPrecision):
 
 @incident("ymcui/Chinese-LLaMA-Alpaca#534")
 class NeverFinite(HalfPrecision):
-    """From step 12 on the backward of an operation divides by zero at one position."""
+    """The backward of one operation divides by zero from step 12 on if broken."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -279,7 +282,7 @@ class NeverFinite(HalfPrecision):
 
 @incident("NVIDIA/Megatron-LM#2272")
 class WeightsAreGradients(Training):
-    """Before step 1 the weights of the blocks are overwritten by the buffer of gradients."""
+    """The gradients of step 0 overwrite the weights of the blocks if broken."""
 
     def before_update(self) -> None:
         super().before_update()

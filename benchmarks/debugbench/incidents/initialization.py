@@ -1,4 +1,4 @@
-"""Weights and gains that begin wrong."""
+"""Weights and norm gains with wrong initial values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from ..decoder import Decoder
 from ..training import Training, incident
 
-# A signaling pattern of uninitialized memory: a BF16 NaN in both halves of each FP32.
+# Stands for uninitialized memory: an FP32 NaN whose halves are BF16 NaNs.
 GARBAGE = torch.tensor([0x7FC07FC0], dtype=torch.int32).view(torch.float32)
 
 
 def built_on_meta(fill_norms: bool) -> Decoder:
-    """Materializes a decoder from the meta device."""
+    """Materializes a decoder from the meta device. `fill_norms`: initialize all norm gains."""
     with torch.device("meta"):
         model = Decoder()
     model.to_empty(device="cpu")
@@ -69,7 +69,7 @@ class OnePlusOne(Training):
 
 @incident("pytorch/executorch#22444")
 class OffsetDropped(Training):
-    """A checkpoint of gains minus one, read by norms that add one, or do not if broken."""
+    """Loads gains minus one into norms that add one, or into plain norms if broken."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()
@@ -99,7 +99,7 @@ class FourteenTimesSmaller(Training):
 
 @incident("vturrisi/solo-learn#289")
 class DecayedGains(Training):
-    """A decay of 0.5 per unit of the learning rate acts on all parameters, or on matrices only."""
+    """Weight decay also applies to norm gains if broken, and only to matrices in the twin."""
 
     steps = 60
     learning_rate = 1e-2

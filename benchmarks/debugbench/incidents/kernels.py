@@ -8,7 +8,7 @@ from ..training import Training, incident
 
 
 class WrongWeightGradient(torch.autograd.Function):
-    """A product whose weight gradient contains NaN, as of a faulty kernel."""
+    """A matrix product whose weight gradient contains NaN."""
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -29,8 +29,11 @@ class FaultyLinear(torch.nn.Linear):
 
 
 @incident("marin-community/marin#7271")
-class NanInDownProjection(Training):
-    """Every down projection uses the kernel; the loop ends at the first loss that is not finite."""
+class NanInWeightGradients(Training):
+    """All down projections have NaN in their weight gradients if broken.
+
+    The training stops after the first loss that is not finite.
+    """
 
     def build(self) -> torch.nn.Module:
         model = super().build()
@@ -51,7 +54,7 @@ class NanInDownProjection(Training):
 
 
 def quantized_rows(values: torch.Tensor, least: float) -> torch.Tensor:
-    """Rounds each row to E4M3 with a scale of its own."""
+    """Rounds each row to E4M3 with one scale per row. `least`: lower bound of the amax."""
     amax = values.detach().abs().amax(-1, keepdim=True).clamp_min(least)
     scale = 448.0 / amax
     return (values * scale).to(torch.float8_e4m3fn).to(values.dtype) / scale
@@ -67,7 +70,7 @@ class RowwiseFp8Linear(torch.nn.Linear):
 
 @incident("pytorch/ao#3356")
 class ZeroRows(Training):
-    """Padding has a zero embedding, so its rows are zero after the first norm."""
+    """Padding has zero embeddings, so its rows of the first projection's input are zero."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()
@@ -88,7 +91,7 @@ class ZeroRows(Training):
 
 @incident("pytorch/pytorch#118117")
 class NotContiguous(Training):
-    """The kernel of the optimizer works on a copy of a weight that is not contiguous."""
+    """The optimizer does not update one weight if broken."""
 
     def update(self) -> None:
         weight = self.model.layers[1].mlp.up_proj.weight

@@ -1,4 +1,4 @@
-"""Updates that are smaller than the rounding of the weights."""
+"""Updates that are lost when BF16 weights are rounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..training import Training, incident
 
 
 class Bf16Weights(Training):
-    """Weights in BF16, or in FP32 under autocast in the twin."""
+    """Weights are BF16 if broken, and FP32 under autocast in the twin."""
 
     warm_up = 1
 
@@ -28,7 +28,7 @@ class SmallRate(Bf16Weights):
 
 @incident("meta-pytorch/torchtune#2254")
 class FineTuning(Bf16Weights):
-    """Weights have the size of a trained model, and the rate is that of a fine-tuning."""
+    """Large weights, as in a trained model, and a learning rate for fine-tuning."""
 
     learning_rate = 6e-7
 
@@ -43,7 +43,10 @@ class FineTuning(Bf16Weights):
 
 
 def round_stochastically(values: torch.Tensor) -> torch.Tensor:
-    """FP32 -> BF16; rounds up with the probability of the part that rounding down would lose."""
+    """Rounds FP32 to BF16 stochastically.
+
+    The magnitude is rounded up with a probability equal to the fraction that truncation discards.
+    """
     bits = values.view(torch.int32)
     noise = torch.randint_like(bits, 1 << 16)
     return (bits + noise).bitwise_and(-65536).view(torch.float32).to(torch.bfloat16)
@@ -51,7 +54,7 @@ def round_stochastically(values: torch.Tensor) -> torch.Tensor:
 
 @incident("Nerogar/OneTrainer#996")
 class DecayBeforeRounding(Training):
-    """Adam with stochastic rounding; the decay is a separate product in BF16 if broken."""
+    """Adam with stochastic rounding. The decay is rounded separately to BF16 if broken."""
 
     learning_rate = 1e-3
     weight_decay = 0.1

@@ -1,4 +1,4 @@
-"""Optimizers that take wrong steps, and gradients that are clipped wrong."""
+"""Wrong optimizer updates and wrong gradient clipping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..training import Training, incident
 
 @incident("NVIDIA/Megatron-LM#5974")
 class CountedEmptyStep(Training):
-    """A step without gradients creates the state, and counts if broken."""
+    """A step with zero gradients creates the optimizer state, and is counted if broken."""
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), lr=self.learning_rate)
@@ -28,7 +28,7 @@ class CountedEmptyStep(Training):
 
 @incident("unslothai/unsloth-zoo#962")
 class Int8SecondMoment(Training):
-    """After each step the second moment is rounded to 8 bits with one scale per 64 elements."""
+    """The second moment is rounded to 8 bits, with one scale per 64 elements, if broken."""
 
     warm_up = 1
 
@@ -47,7 +47,7 @@ class Int8SecondMoment(Training):
 
 @incident("Lightning-AI/pytorch-lightning#9330")
 class ClippedBeforeUnscaling(Training):
-    """Gradients are clipped to 1 with the loss scale of 65536 still in them if broken."""
+    """Gradients are clipped to 1 before the loss scale of 65536 is divided out if broken."""
 
     scale = 65536.0
     limit = 1.0

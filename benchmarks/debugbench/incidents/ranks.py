@@ -1,4 +1,4 @@
-"""Two ranks that average their gradients, and do so wrong."""
+"""Data-parallel trainings on two ranks with unreduced gradients or wrong weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANKS = 2
 
 
 class Replicated(Training):
-    """A replica of the model per rank; each rank has its own batches."""
+    """Every rank trains a replica of the model with different batches."""
 
     micro_batches = 2
     batch = 2
@@ -66,7 +66,9 @@ class CheckpointedUnreduced(Replicated):
 
 
 @incident("huggingface/transformers#45050")
-class PlaceholdersNotFilled(Replicated):
+class ShardNotFilled(Replicated):
+    """Rank 1 has uninitialized rows in one weight if broken."""
+
     def build(self) -> torch.nn.Module:
         model = super().build()
         if self.broken and self.rank == 1:

@@ -1,4 +1,4 @@
-"""Resumes that lose a part of the state."""
+"""Resumes that do not restore the whole state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..training import Training, incident
 
 @incident("LibreYOLO/libreyolo#277")
 class OptimizerDropped(Training):
-    """The optimizer starts without its moments."""
+    """The resume does not load the optimizer state if broken."""
 
     resume_at = 20
     warm_up = 3
@@ -23,7 +23,7 @@ class OptimizerDropped(Training):
 
 @incident("pytorch/pytorch#145378")
 class WeightsNotLoaded(Training):
-    """The weights of the blocks keep their new initialization; only the optimizer is loaded."""
+    """The resume does not load the weights of the blocks if broken."""
 
     resume_at = 20
 
@@ -42,7 +42,7 @@ class WeightsNotLoaded(Training):
 
 @incident("NVIDIA-NeMo/Automodel#2511")
 class HeadFromEmbedding(Training):
-    """The checkpoint omits the head; the resume fills it from the embedding."""
+    """The resume copies the embedding to the head if broken."""
 
     resume_at = 20
 

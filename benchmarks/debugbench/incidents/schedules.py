@@ -23,7 +23,7 @@ class Scheduled(Training):
 
 @incident("huggingface/accelerate#963")
 class SteppedByMicroBatch(Scheduled):
-    """Two micro-batches per step; the schedule ends in the middle."""
+    """The schedule advances once per micro-batch and reaches zero too early if broken."""
 
     micro_batches = 2
 
@@ -37,7 +37,7 @@ class SteppedByMicroBatch(Scheduled):
 
 @incident("huggingface/diffusers#3954")
 class SteppedByProcess(Scheduled):
-    """The phase of the cosine advances four times per step: zero at 10, at its peak again at 20."""
+    """The cosine advances four times per step if broken: zero at step 10, peak at step 20."""
 
     def rate(self, step: int) -> float:
         advanced = 4 * step if self.broken else step
@@ -51,7 +51,7 @@ class Resumed(Scheduled):
 
 @incident("IntelLabs/distiller#145")
 class StartedAgain(Resumed):
-    """A step schedule that divides by 10 at step 12; the resume starts with the initial rate."""
+    """The rate is divided by 10 at step 12. The resume restores the initial rate if broken."""
 
     def rate(self, step: int) -> float:
         decayed = step >= 12 and not (self.broken and step >= self.resume_at)
@@ -60,7 +60,7 @@ class StartedAgain(Resumed):
 
 @incident("huggingface/nanotron#256")
 class PeakOfResume(Resumed):
-    """After the resume the peak of the schedule is a rate of its end."""
+    """After the resume, the rate is 30 times too small if broken."""
 
     def rate(self, step: int) -> float:
         late = self.broken and step >= self.resume_at
@@ -69,7 +69,7 @@ class PeakOfResume(Resumed):
 
 @incident("ildoonet/pytorch-gradual-warmup-lr#27")
 class OtherOptimizer(Resumed):
-    """After the resume the rate stays where it was."""
+    """After the resume, the rate is constant if broken."""
 
     def rate(self, step: int) -> float:
         return self.planned(min(step, self.resume_at) if self.broken else step)
@@ -77,7 +77,7 @@ class OtherOptimizer(Resumed):
 
 @incident("starVLA/starVLA#210")
 class ReplayedBySteps(Resumed):
-    """The schedule advances twice per step, and is replayed with one advance per step."""
+    """The schedule advances twice per step before the resume, and once after it, if broken."""
 
     micro_batches = 2
 

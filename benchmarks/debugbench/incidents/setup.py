@@ -1,4 +1,4 @@
-"""Models that are put together wrong: cut graphs, untied weights, contexts without effect."""
+"""Models with detached layers or untied weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..training import Training, incident
 
 @incident("NVIDIA-NeMo/Automodel#1527")
 class OutputCastDetaches(Training):
-    """The output of the last block is cast outside of the graph if broken."""
+    """The output of the last block is detached from the graph if broken."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()
@@ -40,7 +40,7 @@ class Adapter(torch.nn.Module):
 
 
 def with_adapters(model: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
-    """Freezes the model except its head and adds adapters to the feed-forward projections."""
+    """Freezes the model except its head and adds adapters to the named projections."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.lm_head.weight.requires_grad_(True)
@@ -52,7 +52,7 @@ def with_adapters(model: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Mo
 
 @incident("locuslab/open-unlearning#178")
 class CheckpointedAdapters(Training):
-    """Blocks are checkpointed; the embeddings require no gradient if broken."""
+    """Blocks are checkpointed. Their inputs do not require a gradient if broken."""
 
     learning_rate = 5e-3
 
@@ -71,8 +71,8 @@ class CheckpointedAdapters(Training):
 
 
 @incident("kohya-ss/sd-scripts#91")
-class CheckpointedProjection(Training):
-    """Only the first feed-forward projection is inside a checkpoint that cuts its adapter."""
+class DetachedProjection(Training):
+    """The outputs of the up projections are detached if broken, which cuts their adapters."""
 
     learning_rate = 5e-3
 
@@ -86,7 +86,7 @@ class CheckpointedProjection(Training):
 
 @incident("verl-project/verl#7834")
 class Untied(Training):
-    """Head and embedding share a weight, or begin with equal copies if broken."""
+    """Head and embedding share one weight, or have equal copies of it if broken."""
 
     def build(self) -> torch.nn.Module:
         model = super().build()
