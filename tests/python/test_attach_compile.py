@@ -1,5 +1,8 @@
 """telens.watch under torch.compile: one graph, no recompilation, the tensors of the eager model."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from attach_helpers import TENSORS, config, recorded
@@ -129,3 +132,18 @@ def test_graphs_are_silent_after_stop(tmp_path):
         train(compiled, steps=1)
     train(compiled, steps=2)
     assert {iteration for _, _, iteration in recorded(tmp_path, "numel")} == {0}
+
+
+def test_compiled_module_inside_a_model_is_warned_about(tmp_path):
+    model = nn.Sequential(torch.compile(nn.Linear(8, 8)), nn.Linear(8, 8))
+    with pytest.warns(UserWarning, match="torch.compile compiles this model"):
+        telens.watch(model, log_dir=tmp_path).stop()
+
+
+def test_watch_does_not_import_the_compiler(tmp_path):
+    code = (
+        "import sys, torch, telens\n"
+        "telens.watch(torch.nn.Linear(2, 2), log_dir='run').stop()\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

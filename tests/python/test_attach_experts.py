@@ -19,6 +19,7 @@ from transformers import (
 )
 
 import telens
+import telens.debug as debug
 
 AMAX = config(["cur_amax"], ["activation"])
 SIZES = {
@@ -164,3 +165,13 @@ def test_watching_routers_changes_no_bit(tmp_path):
         states.append(model.state_dict())
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name]), name
+
+
+def test_router_after_the_end_of_the_session_counts_nothing(tmp_path):
+    model = MODELS["olmoe"]()
+    watch = telens.watch(model, AMAX, tmp_path, every=1)
+    debug.end_debug()
+    model(input_ids=torch.ones(1, 3, dtype=torch.long))
+    assert len(watch._routers) == 2
+    assert [router.take() for router in watch._routers] == [None, None]
+    watch.stop()

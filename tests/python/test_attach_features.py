@@ -7,6 +7,7 @@ from torch import nn
 
 import telens
 from telens import debug
+from telens.attach import watching
 
 ALL = {"layers": {"layer_types": ["all"]}, "enabled": True}
 GEMM = {"enabled": True, "gemms": ["fprop"]}
@@ -109,3 +110,8 @@ def test_diagnosis_runs_during_the_training(tmp_path):
             optimizer.zero_grad()
         debug.checkpoint_allowed(wait=60)
     assert [(each["cause"], each["layer"]) for each in found] == [("nonfinite", "1")]
+
+
+def test_default_config_is_not_searched_for_useless_features(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching.planning, "plan", lambda *_: pytest.fail("planned"))
+    telens.watch(torch.nn.Linear(32, 32), log_dir=tmp_path).stop()

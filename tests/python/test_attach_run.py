@@ -131,3 +131,16 @@ def test_a_program_that_trains_nothing_is_reported(tmp_path):
         result = run(tmp_path, sys.executable, "-c", code)
         assert result.returncode == 0
         assert f"nothing was recorded in {tmp_path / 'run'}" in result.stderr
+
+
+def test_second_run_in_a_folder_is_not_reported_as_empty(tmp_path, script):
+    for _ in range(2):
+        result = run(tmp_path, sys.executable, script)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_other_files_in_the_folder_do_not_count_as_recorded(tmp_path):
+    code = "import os; os.makedirs('run'); open('run/notes.txt', 'w').close()"
+    result = run(tmp_path, sys.executable, "-c", code)
+    assert result.returncode == 0
+    assert f"nothing was recorded in {tmp_path / 'run'}" in result.stderr

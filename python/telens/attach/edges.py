@@ -20,11 +20,11 @@ __all__ = [
 # An edge of the autograd graph: (node, number of the node's input whose gradient it computes).
 Edge = tuple[Any, int]
 
-# Nodes that a walk visits at most: more than the graph of a transformer layer has.
+# Largest number of visited nodes: more than the graph of a transformer layer has.
 _MOST_NODES = 4096
-# The same if it is not known which nodes are older than the module. A Linear under autocast with a
+# The limit if the nodes that are older than the module are unknown. A Linear under autocast with a
 # 3-D input has five nodes: view, addmm, view of the input, and two casts.
-_FEWEST_NODES = 32
+_MOST_NODES_WITHOUT_FLOOR = 32
 
 
 def source_of(tensor: torch.Tensor) -> Edge | None:
@@ -45,7 +45,7 @@ def _walk(first: Any, target: Edge, floor: int | None) -> list[Edge]:
     edges = []
     waiting = deque([first])
     seen = {first}
-    most = _FEWEST_NODES if floor is None else _MOST_NODES
+    most = _MOST_NODES_WITHOUT_FLOOR if floor is None else _MOST_NODES
     while waiting and most > 0:
         most -= 1
         node = waiting.popleft()

@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -104,12 +105,16 @@ class Watch:
         router = Router(name or type(module).__name__)
         self._routers.append(router)
 
-        def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-            due = module.training and self._optimizers.is_due()
-            if due and not in_backward() and not torch.compiler.is_compiling():
+        @self._guard
+        def add(module: torch.nn.Module, output: Any) -> None:
+            if module.training and self._optimizers.is_due() and not in_backward():
                 router.add(module, output)
 
-        self._handles.append(module.register_forward_hook(self._guard(after)))
+        def after(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling() and _C.debug.is_initialized():
+                add(module, output)
+
+        self._handles.append(module.register_forward_hook(after))
 
     def _hook(self, layer: Layer, module: torch.nn.Module, unknown: bool) -> None:
         """Registers the hooks of a module; torch.compile traces their first lines only."""
@@ -393,7 +398,8 @@ def watch(
     _current = Watch(model, every, patterns, trackers)
     if trackers:
         diagnosis.on_finding(trackers.alert)
-    _warn_of_features(_current, CONFIG if config is None else config)
+    if config is not None:  # the default config has no such features
+        _warn_of_features(_current, config)
     if _is_compiled(model):
         warnings.warn(
             "telens.watch: torch.compile compiles this model. Inside its graphs, routers are not "
@@ -404,7 +410,7 @@ def watch(
 
 
 def _warn_of_features(watch: Watch, config: Any) -> None:
-    """Warns of features that the config has for watched layers and that have no effect on them."""
+    """Warns about features of the config that have no effect on watched layers."""
     planned = {row["feature"].rpartition(".")[2] for row in planning.plan(config, watch.layers)}
     useless = sorted(planned & _NEED_FP8_MODULES)
     if useless:
@@ -430,9 +436,14 @@ def _example_name(model: torch.nn.Module) -> str:
 
 
 def _is_compiled(model: torch.nn.Module) -> bool:
-    if isinstance(model, torch._dynamo.OptimizedModule):
-        return True
-    return any(each._compiled_call_impl is not None for each in model.modules())
+    """Returns True if torch.compile was applied to the model or a module inside it."""
+    # Compiling imports torch._dynamo, which takes seconds.
+    dynamo = sys.modules.get("torch._dynamo")
+    optimized = getattr(dynamo, "OptimizedModule", ())
+    return any(
+        isinstance(each, optimized) or each._compiled_call_impl is not None
+        for each in model.modules()
+    )
 
 
 def current() -> Watch | None:

@@ -53,16 +53,19 @@ def _import_shadowed():
         sys.path[:] = path
 
 
-def _entries(folder):
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()
+def _run_files(folder):
+    """Returns the paths of the run files below a folder, which need not exist."""
+    return {
+        os.path.join(path, name)
+        for path, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".h5")
+    }
 
 
 def _report_nothing_recorded(log_dir, before):
     """Registered in the process of the command, which ends after the processes it starts."""
-    if _entries(log_dir) == before:
+    if _run_files(log_dir) == before:
         print(
             f"telens run: nothing was recorded in {log_dir}: no torch model ran a training "
             "forward (in training mode, with gradients) in this program",
@@ -76,4 +79,4 @@ if "TELENS_ATTACH" in os.environ:
     _options = json.loads(os.environ["TELENS_ATTACH"])
     if _options.get("process") == os.getpid():
         _log_dir = _options["log_dir"]
-        atexit.register(_report_nothing_recorded, _log_dir, _entries(_log_dir))
+        atexit.register(_report_nothing_recorded, _log_dir, _run_files(_log_dir))
