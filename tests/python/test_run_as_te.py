@@ -382,7 +382,7 @@ def test_a_session_without_any_telens_layer_says_so_at_its_end(ran):
 
 def test_session_after_a_conversion_quotes_its_reasons(ran):
     (line,) = [each for each in messages(ran, "odd_widths.py").splitlines() if "no layer" in each]
-    assert "telens.pytorch.convert left them: Linear: weight [" in line
+    assert "telens.pytorch.convert did not convert: Linear: weight [" in line
     assert "FP8 GEMMs need multiples of 16" in line
     assert "--convert" not in line
 

@@ -58,7 +58,7 @@ def end_at_exit(end: Callable[[], None]) -> None:
 
 
 def note_exit() -> None:
-    """Called by handlers of atexit: the exception that the interpreter printed ends the session."""
+    """Records the exception that ended the script. Call it from an atexit handler."""
     global _exception_at_exit
     # In an interactive session the exception may be old.
     if not hasattr(sys, "ps1") and not sys.flags.interactive:

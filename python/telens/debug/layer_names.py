@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -78,8 +77,20 @@ _ran_plain: Counter[str] = Counter()
 _named_plain: dict[str, str] = {}
 
 
-# So many reasons of conversions are quoted.
+# Reasons why conversions did not replace a module, with their counts.
+_left: Counter[str] = Counter()
+# Number of reasons that a message quotes.
 _MOST = 3
+
+
+def note_left(reason: str) -> None:
+    """Counts a module that was not converted, for the report of a session without a layer."""
+    _left[reason] += 1
+
+
+def forget_left() -> None:
+    """Forgets the reasons of ``note_left``."""
+    _left.clear()
 
 
 def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
@@ -98,21 +109,14 @@ def no_layer_message() -> str:
         alive = (each for each in gc.get_objects() if issubclass(type(each), torch.nn.Linear))
         found = Counter(_kind(each) for each in alive if _is_plain_linear(each))
         message += f": the program has {_counted(found)}" if found else ""
-    reasons = _reasons_left()
-    if reasons:
-        shown = [f"{reason} ({count} of them)" for reason, count in reasons.most_common(_MOST)]
-        more = f", and {len(reasons) - _MOST} other reasons" if len(reasons) > _MOST else ""
-        return f"{message}; telens.pytorch.convert left them: {'; '.join(shown)}{more}"
+    if _left:
+        shown = [f"{reason} ({count} modules)" for reason, count in _left.most_common(_MOST)]
+        more = f", and {len(_left) - _MOST} other reasons" if len(_left) > _MOST else ""
+        return f"{message}; telens.pytorch.convert did not convert: {'; '.join(shown)}{more}"
     return (
         f"{message}; call telens.pytorch.convert(model) once the model is built, or start the "
         "script with `python -m telens.run_as_te --convert`"
     )
-
-
-def _reasons_left() -> Counter[str]:
-    """Returns why conversions left modules; empty if telens.pytorch was not imported."""
-    conversion = sys.modules.get("telens.pytorch.conversion")
-    return Counter() if conversion is None else conversion.reasons_left
 
 
 def _is_plain_linear(module: torch.nn.Module) -> bool:
@@ -147,7 +151,7 @@ def note_end() -> None:
     global _are_of_ended_session
     _are_of_ended_session = True
     _ran_plain.clear()
-    _reasons_left().clear()
+    forget_left()
 
 
 def _forget_models_of_ended_session() -> None:

@@ -121,15 +121,13 @@ def conversion_report(model: torch.nn.Module) -> ConversionReport:
     return report
 
 
-# Why modules were left by the conversions of this process, for the end of a session that observed
-# no layer.
-reasons_left: Counter[str] = Counter()
-
-
 def keep_report(model: torch.nn.Module, report: ConversionReport) -> None:
-    """Keeps the report with the model, and prints it on rank 0."""
+    """Stores the report with the model, and prints it on rank 0."""
+    from telens.debug import layer_names  # telens.debug imports this package
+
     vars(model)[_KEY] = report
-    reasons_left.update(f"{each.kind}: {each.reason}" for each in report.left)
+    for each in report.left:
+        layer_names.note_left(f"{each.kind}: {each.reason}")
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         print("\n".join(f"telens.convert: {line}" for line in str(report).splitlines()))
 
@@ -379,7 +377,7 @@ def _output_heads(model: torch.nn.Module) -> dict[int, str]:
             if head is not None:
                 heads[id(head)] = "get_output_embeddings() returns it"
     linears = [(name, module) for name, module in model.named_modules() if is_linear(module)]
-    words = max(_rows_of_words(model), default=0)
+    words = _vocabulary_size(model)
     last = True  # whether only heads follow
     for name, module in reversed(linears):
         parts = name.split(".")
@@ -398,15 +396,18 @@ def _output_heads(model: torch.nn.Module) -> dict[int, str]:
     return heads
 
 
-def _rows_of_words(model: torch.nn.Module) -> list[int]:
-    """Returns the rows of the embeddings of words; of all embeddings if only places have any."""
+def _vocabulary_size(model: torch.nn.Module) -> int:
+    """Returns the number of rows of the largest token embedding, 0 without an embedding.
+
+    If all embeddings are named like position embeddings, they count as token embeddings.
+    """
     rows = {
         name: module.num_embeddings
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Embedding)
     }
     of_words = [count for name, count in rows.items() if not _OF_PLACES.search(name)]
-    return of_words or list(rows.values())
+    return max(of_words or rows.values(), default=0)
 
 
 def maker_of(module: torch.nn.Module) -> Callable[[torch.nn.Module], _Made] | None:

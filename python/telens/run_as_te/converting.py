@@ -18,8 +18,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from telens import _C
 from telens._names import nearest
 from telens.common import recipe as recipes
+from telens.debug import layer_names
 from telens.pytorch import checkpointing
-from telens.pytorch.conversion import convert, reasons_left
+from telens.pytorch.conversion import convert
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 from telens.pytorch.recipes_in_use import running
@@ -58,7 +59,7 @@ def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[Non
     """
     forwards = _Forwards(recipe, converts)
     with contextlib.ExitStack() as hooks:
-        hooks.callback(reasons_left.clear)
+        hooks.callback(layer_names.forget_left)
         for owner, name in _holders(torch.utils.checkpoint.checkpoint):
             hooks.enter_context(mock.patch.object(owner, name, _checkpoint))
         hooks.callback(register_module_forward_pre_hook(forwards.begin).remove)
@@ -141,7 +142,7 @@ class _Forwards:
 
     @staticmethod
     def _refuse(reason: str) -> None:
-        reasons_left[f"a model: {reason}"] += 1
+        layer_names.note_left(f"a model: {reason}")
         print(
             f"telens.run_as_te: --convert: a model is not converted: {reason}; call "
             "telens.pytorch.convert(model) in the script, right after it builds the model",
