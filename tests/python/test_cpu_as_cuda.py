@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
+from telens.run_as_te import distributed_functions
 from telens.run_as_te.device import cuda_is_cpu
 
 CLIENT = Path(__file__).parent / "clients/two_gpu_client.py"
@@ -118,3 +121,37 @@ def test_functions_of_torch_are_restored():
         assert torch.nn.parallel.DistributedDataParallel.__init__ is not init
     assert [getattr(torch.cuda, name) for name in names] == before
     assert torch.nn.parallel.DistributedDataParallel.__init__ is init
+
+
+def add_ranks(tensor, op=None, group=None, async_op=False):
+    """Sums over two ranks with equal tensors."""
+    tensor.mul_(2)
+    return Work() if async_op else None
+
+
+class Work:
+    def wait(self, timeout=None):
+        return timeout
+
+
+def test_average_can_be_awaited_with_a_timeout_by_name(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    tensor = torch.ones(3)
+    work = distributed_functions._averaging(add_ranks)(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    assert work.wait(timeout=7) == 7
+    assert tensor.tolist() == [1, 1, 1]
+
+
+def test_average_on_a_rank_outside_of_the_group_changes_nothing(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: -1)
+    tensor = torch.ones(3)
+    reduce = distributed_functions._averaging(lambda tensor, op=None, group=None: None)
+    assert reduce(tensor, op=dist.ReduceOp.AVG) is None
+    assert tensor.tolist() == [1, 1, 1]
+
+
+def test_mesh_may_be_an_array():
+    make = distributed_functions._with_cpu_mesh(lambda *args, **kwargs: args)
+    kind, mesh = make("cuda", np.arange(2))
+    assert kind == "cpu"
+    assert mesh.tolist() == [0, 1]

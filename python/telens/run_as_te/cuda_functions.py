@@ -1,4 +1,4 @@
-"""What the functions and classes of ``torch.cuda`` are while "cuda" means the CPU (device.py)."""
+"""Replacements for parts of ``torch.cuda`` while "cuda" means the CPU (device.py)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Replacement", "cuda_replacements", "returning"]
 # (owner, name, replacement)
 Replacement = tuple[Any, str, Any]
 
-# The newest generation whose recipes there are: all of them run on the CPU.
+# Blackwell, which supports all recipes: all of them also run on the CPU.
 _CAPABILITY = (10, 0)
 
 
 class _CpuEvent:
-    """Takes the time, as an event of a GPU whose stream is always done."""
+    """Replaces ``torch.cuda.Event``. Records the time; all work is complete at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._seconds = 0.0
@@ -31,7 +31,7 @@ class _CpuEvent:
         self._seconds = time.perf_counter()
 
     def elapsed_time(self, end_event: _CpuEvent) -> float:
-        """In milliseconds."""
+        """Returns the milliseconds from this event to ``end_event``."""
         return 1000 * (end_event._seconds - self._seconds)
 
     def query(self) -> bool:
@@ -45,7 +45,7 @@ class _CpuEvent:
 
 
 class _CpuStream:
-    """The order in which the CPU runs; also a context, as ``torch.cuda.stream(...)`` is."""
+    """Replaces ``torch.cuda.Stream``; also the context ``torch.cuda.stream(...)``."""
 
     cuda_stream = 0  # the default stream's handle
     priority = 0
@@ -78,29 +78,28 @@ class _CpuStream:
 
 
 class _CpuRuntime:
-    """``torch.cuda.cudart()``: functions such as cudaProfilerStart do nothing and succeed."""
+    """Replaces ``torch.cuda.cudart()``. Functions such as cudaProfilerStart do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return returning(int)
 
 
 def returning(make: Callable[[], Any]) -> Callable:
-    """Returns a function that accepts any arguments. It is a new one each time: torch.compile
-    identifies functions by identity.
+    """Returns a function that accepts any arguments and returns ``make()``.
 
-    None is the right result for waiting functions, since the CPU has no queue, and 0 for GPU
-    memory.
+    Each call returns a new function, because torch.compile distinguishes functions by identity.
     """
     return lambda *args, **kwargs: make()
 
 
 def _memory() -> tuple[int, int]:
-    """Returns (free, total) bytes of the machine."""
+    """Returns (free, total) memory of the machine in bytes."""
     page = os.sysconf("SC_PAGE_SIZE")
     return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
 
 def _properties() -> types.SimpleNamespace:
+    """Returns the attributes of ``torch.cuda.get_device_properties()``."""
     return types.SimpleNamespace(
         name="cpu",
         major=_CAPABILITY[0],
@@ -123,7 +122,7 @@ def _set_rng_state_all(new_states: Any) -> None:
 
 
 def _fork_of_cpu(fork_rng: Callable) -> Callable:
-    """``torch.random.fork_rng``, which always includes the state of the CPU."""
+    """Wraps ``torch.random.fork_rng``: only the state of the CPU is forked."""
 
     @functools.wraps(fork_rng)
     def call(devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +131,7 @@ def _fork_of_cpu(fork_rng: Callable) -> Callable:
     return call
 
 
-# Functions that do nothing: the CPU has no queue, and its memory is not counted.
+# Functions that do nothing: the CPU has no queue, and its memory use is not tracked.
 _WITHOUT_EFFECT = (
     *("set_device", "synchronize", "init", "empty_cache", "ipc_collect"),
     *("reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"),
@@ -161,7 +160,7 @@ _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", 
 
 
 def cuda_replacements() -> Iterator[Replacement]:
-    """Returns (owner, name, replacement) for the functions and classes of ``torch.cuda``."""
+    """Yields (owner, name, replacement) for functions and classes of ``torch.cuda``."""
     functions: dict[str, Callable] = {name: returning(make) for name, make in _RESULTS.items()}
     functions |= {name: returning(lambda: None) for name in _WITHOUT_EFFECT}
     functions |= {"set_rng_state": _set_rng_state, "set_rng_state_all": _set_rng_state_all}

@@ -13,7 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from telens.pytorch.module import Module
 from telens.run_as_te.cuda_functions import Replacement, cuda_replacements
-from telens.run_as_te.gloo import FSDP, distributed_replacements, place_shards
+from telens.run_as_te.distributed_functions import (
+    FSDP,
+    distributed_replacements,
+    place_shards,
+)
 from telens.run_as_te.names import after_import
 
 __all__ = ["cuda_is_cpu"]
