@@ -207,18 +207,26 @@ class Runner:
 
         Those at their defaults need not be in both; UsageError names one that only the call has.
         """
-        defaults = self._defaults
         found = {
-            name: kwargs.get(name, sample if _is_default(name, sample, defaults) else _MISSING)
-            for name, sample in self._sample_kwargs.items()
+            name: kwargs.get(name, self._omitted.get(name, _MISSING))
+            for name in self._sample_kwargs
         }
         for name, value in kwargs.items():
-            if name not in found and not _is_default(name, value, defaults):
+            if name not in found and not _is_default(name, value, self._defaults):
                 raise _C.UsageError(
                     f"{self.name}: called with {name}, which its sample does not have: a graph "
                     f"takes the sample's arguments only; give it in sample_kwargs"
                 )
         return {name: value for name, value in found.items() if value is not _MISSING}
+
+    @functools.cached_property
+    def _omitted(self) -> dict[str, Any]:
+        """Returns the sample's keywords with default values, which a call may omit."""
+        return {
+            name: sample
+            for name, sample in self._sample_kwargs.items()
+            if _is_default(name, sample, self._defaults)
+        }
 
     @functools.cached_property
     def _defaults(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Shard:
 class WithShardedCodes:
     """Methods of FSDP2 and checkpoints for a tensor with one scale."""
 
-    _shard: Shard | None = None  # None unless a checkpoint is read into it
+    _shard: Shard | None = None  # None unless the tensor is a shard of FSDP2
     _piece: Piece | None = None  # None unless a checkpoint is read into it
 
     @property
