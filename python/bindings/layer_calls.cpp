@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/hook_points.h"
+#include "core/ops/attention_statistics.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
@@ -30,13 +31,15 @@ Gemm gemm_named(const std::string& name) {
   return *gemm;
 }
 
-TensorName tensor_named(const std::string& name) {
+TensorName tensor_named(const std::string& name, LayerKind kind = LayerKind::linear) {
   const auto tensor = tensor_from_name(name);
-  if (!tensor || is_of_attention(*tensor)) {
-    raise<UsageError>(
-        "'{}' is not a tensor of a layer; expected activation, weight, gradient, output, wgrad or "
-        "dgrad",
-        name);
+  if (!tensor || is_of_attention(*tensor) != (kind == LayerKind::attention)) {
+    raise<UsageError>("'{}' is not a tensor of {}", name,
+                      kind == LayerKind::attention
+                          ? "an attention; expected query, key, value, scores, attention_output or "
+                            "a gradient such as query_gradient"
+                          : "a layer; expected activation, weight, gradient, output, wgrad or "
+                            "dgrad");
   }
   return *tensor;
 }
@@ -59,10 +62,19 @@ void take_over(const py::object& out, const Operand& filled) {
   if (!values.is_same(target)) target.copy_(values);
 }
 
-// A layer that Python code watches itself: it has a name and hook points, and no modules.
+// Adds a batch dimension to an attention of two or three dimensions.
+at::Tensor in_four_dimensions(at::Tensor tensor) {
+  while (tensor.dim() < 4) tensor = tensor.unsqueeze(0);
+  return tensor;
+}
+
+// A layer or attention that Python code watches itself: it has a name and hook points, and no
+// modules.
 class WatchedLayer {
  public:
-  explicit WatchedLayer(std::string name) : hooks_(std::make_unique<LayerHooks>(std::move(name))) {}
+  WatchedLayer(std::string name, bool attention)
+      : hooks_(std::make_unique<LayerHooks>(
+            std::move(name), attention ? LayerKind::attention : LayerKind::linear)) {}
 
   // Queries the features again, as at the start of a forward.
   void begin_forward(bool under_recipe) {
@@ -80,7 +92,7 @@ class WatchedLayer {
     return plan_ && plan_->modifies(gemm_named(gemm), tensor_named(tensor));
   }
   bool inspect_tensor_enabled(const std::string& tensor) const {
-    return plan_ && plan_->inspects(tensor_named(tensor));
+    return plan_ && plan_->inspects(tensor_named(tensor, hooks_->kind()));
   }
   bool inspect_tensor_postquantize_enabled(const std::string& gemm,
                                            const std::string& tensor) const {
@@ -126,9 +138,33 @@ class WatchedLayer {
     const std::optional<Operand> first = operand(rowwise);
     const std::optional<Operand> second = operand(columnwise);
     const ProcessGroupPtr group = to_process_group(tp_group, "tp_group");
-    const InspectTensorCall call{tensor_named(tensor_name), tensor ? &*tensor : nullptr,
-                                 first ? &*first : nullptr, second ? &*second : nullptr,
-                                 quantizer.get(),           {group.get(), tp_size}};
+    const InspectTensorCall call{tensor_named(tensor_name, hooks_->kind()),
+                                 tensor ? &*tensor : nullptr,
+                                 first ? &*first : nullptr,
+                                 second ? &*second : nullptr,
+                                 quantizer.get(),
+                                 {group.get(), tp_size}};
+    const WithoutGil no_gil;
+    listener->inspect_tensor(*hooks_, *plan_, call);
+  }
+
+  // Shows the scores of scaled_dot_product_attention(query, key, ...), which are not stored.
+  void inspect_scores(const at::Tensor& query, const at::Tensor& key,
+                      const std::optional<at::Tensor>& attn_mask, bool is_causal, double scale) {
+    const hook_points::ListenerCall listener(plan());
+    if (!listener || !plan_->inspects(tensor_named("scores", hooks_->kind()))) {
+      return;
+    }
+    ops::AttentionScores scores{.query = in_four_dimensions(query),
+                                .key = in_four_dimensions(key),
+                                .is_causal = is_causal,
+                                .scale = scale};
+    if (attn_mask) {
+      const bool allows = attn_mask->scalar_type() == at::kBool;
+      (allows ? scores.allowed : scores.bias) = in_four_dimensions(*attn_mask);
+    }
+    InspectTensorCall call{TensorName::scores, nullptr, nullptr, nullptr, nullptr, {}};
+    call.scores = &scores;
     const WithoutGil no_gil;
     listener->inspect_tensor(*hooks_, *plan_, call);
   }
@@ -163,7 +199,7 @@ class WatchedLayer {
 
 void bind_layer_calls(py::module_& module) {
   py::class_<WatchedLayer>(module, "WatchedLayer", "A layer that Python code watches itself.")
-      .def(py::init<std::string>(), py::arg("name"))
+      .def(py::init<std::string, bool>(), py::arg("name"), py::arg("attention") = false)
       .def("begin_forward", &WatchedLayer::begin_forward, py::arg("under_recipe"))
       .def("sleeps", &WatchedLayer::sleeps, py::arg("under_recipe"))
       .def("fp8_gemm_enabled", &WatchedLayer::fp8_gemm_enabled, py::arg("gemm"))
@@ -180,6 +216,8 @@ void bind_layer_calls(py::module_& module) {
            py::arg("tensor"), py::arg("rowwise_quantized_tensor") = py::none(),
            py::arg("columnwise_quantized_tensor") = py::none(), py::arg("quantizer") = py::none(),
            py::arg("tp_group") = py::none(), py::arg("tp_size") = 1)
+      .def("inspect_scores", &WatchedLayer::inspect_scores, py::arg("query"), py::arg("key"),
+           py::arg("attn_mask"), py::arg("is_causal"), py::arg("scale"))
       .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize,
            py::arg("gemm"), py::arg("tensor_name"), py::arg("tensor"), py::arg("rowwise") = true,
            py::arg("tp_group") = py::none(), py::arg("tp_size") = 1);

@@ -97,7 +97,7 @@ def table_of(results: dict[str, dict]) -> str:
     """Returns the page of results."""
     rows = sorted(results.values(), key=lambda each: each["file"])
     passed = [each for each in rows if each["result"] == "passed"]
-    kinds = ("linear", "embedding", "convolution", "norm", "calls")
+    kinds = ("linear", "embedding", "convolution", "norm", "attention", "calls")
     lines = [
         "<!-- Written by `make test-architectures`. -->",
         "",

@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 import telens
 
@@ -23,7 +27,9 @@ EXACT = 3  # number of layers of each kind whose amaxes are compared, in all ste
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d,
                  nn.ConvTranspose3d)  # fmt: skip
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_TENSORS = ["activation", "weight", "output", "gradient", "dgrad", "wgrad"]
+_LINEAR = ["activation", "weight", "output", "gradient", "dgrad", "wgrad"]
+_ATTENTION = ["query", "key", "value", "attention_output"]
+_TENSORS = [*_LINEAR, *_ATTENTION, *(f"{name}_gradient" for name in _ATTENTION)]
 CONFIG = {
     "all": {
         "enabled": True,
@@ -85,24 +91,38 @@ class Seen:
 
 
 class HookCount:
-    """Forward hooks on all modules of the known kinds."""
+    """Forward hooks on all modules, and a wrapper of scaled_dot_product_attention."""
 
     def __init__(self, model: nn.Module) -> None:
         self.step = 0
         self.seen: dict[tuple[str, int], Seen] = {}
-        self._handles = []
+        self._names = {module: name for name, module in model.named_modules()}
+        self._running: list[nn.Module] = []
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
         for name, module in model.named_modules():
             kind = kind_of(module)
             if kind is not None:
                 hook = self._hook(name or type(module).__name__, kind)
                 self._handles.append(module.register_forward_hook(hook))
+        self._attention = nn.functional.scaled_dot_product_attention
+        nn.functional.scaled_dot_product_attention = self._attend
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        nn.functional.scaled_dot_product_attention = self._attention
 
     def at(self, name: str, kind: str) -> Seen:
         return self.seen.setdefault((name, self.step), Seen(kind))
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._running.append(module)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._running.pop()
 
     def _hook(self, name: str, kind: str) -> Callable:
         def hook(module: nn.Module, args: Any, outputs: Any) -> None:
@@ -119,6 +139,19 @@ class HookCount:
                 output.register_hook(lambda gradient: seen.note("gradient", gradient))
 
         return hook
+
+    def _attend(self, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        output = self._attention(query, key, value, *args, **kwargs)
+        name = ".".join(filter(None, [self._names[self._running[-1]], "core_attention"]))
+        seen = self.at(name, "attention")
+        seen.calls += 1
+        seen.numel += output.numel()
+        for tensor_name, tensor in zip(_ATTENTION, (query, key, value, output), strict=True):
+            seen.note(tensor_name, tensor)
+        if output.requires_grad:
+            name = "attention_output_gradient"
+            output.register_hook(lambda gradient: seen.note(name, gradient))
+        return output
 
 
 @dataclass
@@ -183,10 +216,11 @@ def missing_rows(folder: str, seen: dict[tuple[str, int], Seen]) -> str | None:
     numel = recorded(folder, "numel")
     amaxes = recorded(folder, "cur_amax")
     for (layer, step), module in seen.items():
-        if numel.get((layer, "output", step)) != module.numel:
+        output = "attention_output" if module.kind == "attention" else "output"
+        if numel.get((layer, output, step)) != module.numel:
             return (
                 f"{layer} ({module.kind}), step {step}: {module.calls} calls with {module.numel} "
-                f"elements, and {numel.get((layer, 'output', step))} recorded"
+                f"elements, and {numel.get((layer, output, step))} recorded"
             )
     exact: dict[str, set[str]] = {}  # kind -> layers
     for (layer, step), module in seen.items():

@@ -277,7 +277,7 @@ def test_error_while_watching_does_not_affect_training(tmp_path, monkeypatch):
 
 def test_gaps_under_torch_compile_are_warned_of(tmp_path):
     model = torch.compile(new_model(), backend="eager")
-    with pytest.warns(UserWarning, match="routers are not recorded"):
+    with pytest.warns(UserWarning, match="attention and routers are not recorded"):
         watch = telens.watch(model, AMAX, tmp_path)
     losses = train(model)
     watch.stop()
@@ -296,7 +296,7 @@ def test_hooks_are_gone_after_stop(tmp_path):
 
 
 def test_a_model_without_layers_is_refused(tmp_path):
-    with pytest.raises(telens.UsageError, match="ReLU has no Linear"):
+    with pytest.raises(telens.UsageError, match="ReLU does not contain a Linear"):
         telens.watch(nn.ReLU(), log_dir=tmp_path)
     with pytest.raises(telens.UsageError, match=r"model .*torch\.nn\.Module"):
         telens.watch([1], log_dir=tmp_path)
@@ -324,7 +324,8 @@ def test_llama_of_transformers_is_recorded_and_judged_healthy(tmp_path, build_fo
     # Embedding, head, last norm; per block two norms and seven Linears.
     assert len(watch.layers) == 3 + 3 * 9
     rows = recorded(tmp_path, "cur_amax")
-    assert {layer for layer, _, _ in rows} == set(watch.layers)
+    attentions = {f"model.layers.{index}.self_attn.core_attention" for index in range(3)}
+    assert {layer for layer, _, _ in rows} == {*watch.layers, *attentions}
     assert ("model.layers.1.mlp.down_proj", "dgrad", 11) in rows
     result = subprocess.run(
         [build_folder / "bin/telens", "diagnose", tmp_path, "--format", "json"],

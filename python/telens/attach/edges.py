@@ -12,6 +12,7 @@ __all__ = [
     "Edge",
     "computed_first",
     "find_edges",
+    "input_edges",
     "newest_node",
     "on_gradient",
     "source_of",
@@ -97,6 +98,26 @@ def computed_first(result: torch.Tensor, floor: int | None) -> torch.Tensor:
         return result
     belongs_to_module = floor is None or base.grad_fn._sequence_nr() > floor
     return base if belongs_to_module else result
+
+
+def input_edges(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[list[Edge]]:
+    """Finds the edges of each input, also if some of the inputs are the same tensor.
+
+    Edges of equal tensors can only be assigned if ``output`` is the result of one node that has the
+    inputs in this order, as a fused attention. Otherwise they have no edges.
+    """
+    sources = [source_of(each) for each in inputs]
+    floor = newest_node(inputs)
+    found = []
+    for index, source in enumerate(sources):
+        if source is None or sources.count(source) == 1:
+            found.append(find_edges(output, source, floor))
+            continue
+        node = output.grad_fn
+        following = () if node is None else node.next_functions
+        fused = len(following) > index and following[index] == source
+        found.append([(node, index)] if fused else [])
+    return found
 
 
 class _Sum:

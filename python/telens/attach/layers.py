@@ -1,4 +1,4 @@
-"""A watched module, and its place in the session."""
+"""A watched module or attention, and its place in the session."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Layer:
-    """One module that is shown to the features of the session.
+    """One module or attention that is shown to the features of the session.
 
     Parameters
     ----------
     name
         its name in the run
+    attention
+        whether it has the tensors of an attention (``query``, ...) or of a module (``weight``, ...)
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, attention: bool = False) -> None:
         self.name = name
-        self.calls = _C.WatchedLayer(name)
+        self.calls = _C.WatchedLayer(name, attention)
         self.weight_shown = -1  # the tick in which the weight was shown last
         self.weight: Weight | None = None
         self.call: Call | None = None  # the running forward

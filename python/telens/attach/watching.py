@@ -15,6 +15,12 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens.attach.attention import (
+    AttentionFunction,
+    calling_module,
+    show_attention,
+    watch_attention_backward,
+)
 from telens.attach.compiled import (
     ACTIVATION,
     DGRAD,
@@ -68,10 +74,14 @@ class Watch:
         self._names: dict[torch.nn.Module, str] = {}  # of all modules of the watched models
         self._routers: list[Router] = []
         self._marked: list[torch.nn.Module] = []  # modules that compiled forwards can show
+        self._attentions: dict[torch.nn.Module, Layer] = {}  # by the module that calls it
         self._steps_itself = True
         self._optimizer_stepped = False
         self._losses = LossWatch()
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
+        self._attention = AttentionFunction(
+            self._guard(self._before_attention), self._guard(self._after_attention)
+        )
         self.add(model, "")
         # Before the session's own handler, which closes the run.
         atexit.register(self._stop_at_exit)
@@ -186,7 +196,10 @@ class Watch:
 
     @property
     def layers(self) -> list[str]:
-        """The names of the watched modules, in the order of ``named_modules()``."""
+        """The names of the watched modules, in the order of ``named_modules()``.
+
+        Without attentions: they are known when they are called.
+        """
         return [layer.name for layer in self._layer_of.values()]
 
     def step(self, loss: float | torch.Tensor | None = None) -> None:
@@ -225,6 +238,7 @@ class Watch:
         self._marked.clear()
         self._losses.remove()
         self._optimizers.remove()
+        self._attention.remove()
 
     def _guard(self, call: Callable) -> Callable:
         """Wraps a hook: an error in it ends the watch with a warning, and never the training."""
@@ -279,6 +293,27 @@ class Watch:
             layer.calls.begin_forward(under_recipe=False)
         return not recomputed
 
+    def _before_attention(self, arguments: dict[str, Any]) -> Any:
+        module = calling_module(self.covers)
+        if module is None:
+            return None
+        layer = self._attentions.get(module)
+        if layer is None:
+            name = ".".join(filter(None, [self._names[module], "core_attention"]))
+            layer = self._attentions[module] = Layer(name, attention=True)
+        first = self._enter(layer, module.training)
+        if first is None:
+            return None
+        if first:
+            show_attention(layer, arguments)
+        return layer, arguments, first
+
+    def _after_attention(self, state: Any, output: torch.Tensor) -> None:
+        layer, arguments, first = state
+        if first:
+            layer.show("attention_output", output)
+        watch_attention_backward(layer, arguments, output, self._guard)
+
     def _before_forward(
         self, layer: Layer, module: torch.nn.Module, args: Any, kwargs: Any
     ) -> None:
@@ -327,7 +362,9 @@ def watch(
 
     Watches each ``Linear``, ``Embedding``, convolution and norm: input, weight and output, and
     their gradients, as ``activation``, ``weight``, ``output``, ``dgrad``, ``wgrad`` and
-    ``gradient``.
+    ``gradient``. A module that calls ``scaled_dot_product_attention`` has a layer
+    ``<name>.core_attention`` with the tensors ``query``, ``key``, ``value``, ``attention_output``
+    and their gradients, ``query_gradient`` and so on.
 
     Iterations are optimizer steps: the first watched forward after the steps of one or more
     optimizers begins the next iteration. The loss is the scalar on which ``backward()`` was called,
@@ -402,8 +439,9 @@ def watch(
         _warn_of_features(_current, config)
     if _is_compiled(model):
         warnings.warn(
-            "telens.watch: torch.compile compiles this model. Inside its graphs, routers are not "
-            "recorded, and neither are replays of CUDA graphs (mode='reduce-overhead')",
+            "telens.watch: torch.compile compiles this model. Inside its graphs, attention and "
+            "routers are not recorded, and neither are replays of CUDA graphs "
+            "(mode='reduce-overhead')",
             stacklevel=2,
         )
     return _current
