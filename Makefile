@@ -124,7 +124,8 @@ test-long: setup build  ## the Python tests and samples that take half a minute 
 	@$(PYTEST) -m long tests/python tests/samples
 
 CLIENT_TESTS ?= tests/python/test_run_as_te.py tests/python/test_megatron.py \
-  tests/python/test_safe_conversion.py
+  tests/python/test_safe_conversion.py tests/python/test_attach_torchao.py \
+  tests/python/test_attach_bitsandbytes.py
 
 # Only these tests import from build/clients. They use torch and the other packages of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code

@@ -124,10 +124,11 @@ class WatchedLayer {
     return py::none();
   }
 
+  // cast_elsewhere: the copies come from a cast of another library, without a Quantizer.
   void inspect_tensor(const std::string& tensor_name, const std::optional<at::Tensor>& tensor,
                       const py::object& rowwise, const py::object& columnwise,
                       const std::shared_ptr<Quantizer>& quantizer, const py::object& tp_group,
-                      std::int64_t tp_size) {
+                      std::int64_t tp_size, bool cast_elsewhere) {
     const hook_points::ListenerCall listener(plan());
     if (!listener || !inspect_tensor_enabled(tensor_name)) {
       return;
@@ -138,12 +139,15 @@ class WatchedLayer {
     const std::optional<Operand> first = operand(rowwise);
     const std::optional<Operand> second = operand(columnwise);
     const ProcessGroupPtr group = to_process_group(tp_group, "tp_group");
-    const InspectTensorCall call{tensor_named(tensor_name, hooks_->kind()),
-                                 tensor ? &*tensor : nullptr,
-                                 first ? &*first : nullptr,
-                                 second ? &*second : nullptr,
-                                 quantizer.get(),
-                                 {group.get(), tp_size}};
+    InspectTensorCall call{tensor_named(tensor_name, hooks_->kind()),
+                           tensor ? &*tensor : nullptr,
+                           first ? &*first : nullptr,
+                           second ? &*second : nullptr,
+                           quantizer.get(),
+                           {group.get(), tp_size}};
+    // As for a copy from modify_tensor, the scale is read from the copy.
+    call.rowwise_modified = cast_elsewhere && first;
+    call.columnwise_modified = cast_elsewhere && second;
     const WithoutGil no_gil;
     listener->inspect_tensor(*hooks_, *plan_, call);
   }
@@ -215,7 +219,8 @@ void bind_layer_calls(py::module_& module) {
       .def("inspect_tensor", &WatchedLayer::inspect_tensor, py::arg("tensor_name"),
            py::arg("tensor"), py::arg("rowwise_quantized_tensor") = py::none(),
            py::arg("columnwise_quantized_tensor") = py::none(), py::arg("quantizer") = py::none(),
-           py::arg("tp_group") = py::none(), py::arg("tp_size") = 1)
+           py::arg("tp_group") = py::none(), py::arg("tp_size") = 1,
+           py::arg("cast_elsewhere") = false)
       .def("inspect_scores", &WatchedLayer::inspect_scores, py::arg("query"), py::arg("key"),
            py::arg("attn_mask"), py::arg("is_causal"), py::arg("scale"))
       .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize,

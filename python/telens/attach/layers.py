@@ -44,6 +44,10 @@ class Layer:
         self.weight_shown = -1  # the tick in which the weight was shown last
         self.weight: Weight | None = None
         self.call: Call | None = None  # the running forward
+        # Of low-precision layers: how to convert the casts of the running forward, by tensor name,
+        # and whether the backward casts the gradient.
+        self.casts: dict[str, Callable[[], Any]] = {}
+        self.casts_gradient = False
         # Of a compiled forward: whether it is shown, and the hook of the weight's gradient.
         self.compiled_call: bool | None = None
         self.weight_hook: Any = None
@@ -52,23 +56,40 @@ class Layer:
         """Returns True if a feature asked for the tensor in the newest forward."""
         return self.calls.inspect_tensor_enabled(tensor_name)
 
-    def show(self, tensor_name: str, tensor: torch.Tensor) -> None:
-        """Shows a tensor to the features that asked for it."""
+    def show(
+        self, tensor_name: str, tensor: torch.Tensor, rowwise: Any = None, columnwise: Any = None
+    ) -> None:
+        """Shows a tensor, and its quantized copies, to the features that asked for it."""
         if not self.asks_for(tensor_name):
             return
         tensor = local_part(tensor)
         if tensor.is_floating_point():
-            self.calls.inspect_tensor(tensor_name=tensor_name, tensor=tensor)
+            self.calls.inspect_tensor(
+                tensor_name=tensor_name,
+                tensor=tensor,
+                rowwise_quantized_tensor=rowwise,
+                columnwise_quantized_tensor=columnwise,
+                cast_elsewhere=True,
+            )
+
+    def show_operand(self, tensor_name: str, tensor: torch.Tensor) -> None:
+        """Shows an input or weight with the cast that the running forward made of it."""
+        cast = self.casts.get(tensor_name)
+        if cast is None or not self.asks_for(tensor_name):
+            self.show(tensor_name, tensor)
+        else:
+            self.show(tensor_name, tensor, cast())
 
     def show_weight(self, weight: torch.Tensor, tick: int) -> None:
         """Shows the weight once in an iteration."""
         if self.weight_shown == tick or not self.asks_for("weight"):
             return
         self.weight_shown = tick
-        self.show("weight", weight if self.weight is None else self.weight.decoded(weight))
+        self.show_operand("weight", weight if self.weight is None else self.weight.decoded(weight))
 
     def forget_forward(self) -> None:
         """Drops what was kept of a forward that has ended."""
+        self.casts.clear()
         if self.weight is not None:
             self.weight.forget()
 
@@ -103,7 +124,7 @@ class Call:
         if tensors:
             self._source = source_of(tensors[0])
             if first:
-                layer.show("activation", tensors[0])
+                layer.show_operand("activation", tensors[0])
 
     def finish(self, output: Any, tick: int, guard: Callable[[Callable], Callable]) -> None:
         """Shows weight and output, and their gradients when the backward computes them."""
@@ -117,7 +138,7 @@ class Call:
                 layer.show("output", result)
         if result is None or not result.requires_grad:
             return
-        if layer.asks_for("gradient"):
+        if layer.asks_for("gradient") and not layer.casts_gradient:
             computed_first(result, self._floor).register_hook(layer.shower("gradient", guard))
         sources = {"dgrad": self._source, "wgrad": None if weight is None else source_of(weight)}
         for tensor_name, source in sources.items():

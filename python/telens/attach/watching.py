@@ -36,6 +36,7 @@ from telens.attach.experts import Router, is_router, record_routing
 from telens.attach.layers import Call, Layer
 from telens.attach.loggers import Trackers, trackers_of
 from telens.attach.modules import Weight, is_named, names_of_modules, watched_modules
+from telens.attach.torchao_casts import TorchaoCasts
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
 from telens.debug import arguments, diagnosis, exits, planning, sessions
 
@@ -79,6 +80,7 @@ class Watch:
         self._optimizer_stepped = False
         self._losses = LossWatch()
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
+        self._casts = TorchaoCasts(self._layer_of.get, self._guard)
         self._attention = AttentionFunction(
             self._guard(self._before_attention), self._guard(self._after_attention)
         )
@@ -98,6 +100,7 @@ class Watch:
                 continue
             layer = Layer(_joined(prefix, name, module is model))
             self._layer_of[module] = layer
+            self._casts.add(module)
             layer.weight = Weight(module)
             if layer.weight.handle is not None:
                 self._handles.append(layer.weight.handle)
@@ -239,6 +242,7 @@ class Watch:
         self._losses.remove()
         self._optimizers.remove()
         self._attention.remove()
+        self._casts.remove()
 
     def _guard(self, call: Callable) -> Callable:
         """Wraps a hook: an error in it ends the watch with a warning, and never the training."""
