@@ -39,8 +39,8 @@ DOCS_VENV := build/docs-venv
 
 .PHONY: docs help setup setup-debian setup-build command-first configure build demo test test-more \
         test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
-        test-clients test-architectures test-tables test-paddle wheels wheel-libraries wheel-aarch64 \
-        test-wheels bench bench-quick benchmarks portable-dependencies \
+        test-clients test-trackers test-architectures test-tables test-paddle wheels \
+        wheel-libraries wheel-aarch64 test-wheels bench bench-quick benchmarks portable-dependencies \
         gpu-prebuilt gpu-check gpu-rehearsal faults fuzz fuzz-files memcheck format lint tidy asan \
         tsan tsan-quick install clean
 
@@ -134,6 +134,11 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/megatron-core-0.19.2 \
 	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
 	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q $(CLIENT_TESTS)
+
+# In a folder of their own, because their dependencies replace packages of .venv.
+test-trackers: setup build  ## install wandb, trackio, MLflow in build/trackers (350 MB), record with them
+	@$(PYTHON) -m pip install -q --upgrade --target build/trackers -r tests/python/trackers/requirements.txt
+	@$(PYTHON) -m pytest -q tests/python/test_attach_trackers.py
 
 # Resumable: classes in build/architectures.jsonl are skipped.
 test-architectures: setup build  ## telens.watch on a tiny model of each file of transformers

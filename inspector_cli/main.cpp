@@ -48,7 +48,7 @@ constexpr std::array kCommands{
     Command{kExplain, add_replay},       Command{kExplain, add_bisect},
     Command{kPrepare, add_run_training}, Command{kPrepare, add_plan},
     Command{kPrepare, add_features},     Command{kPrepare, add_new_plugin},
-    Command{kPrepare, add_repair}};
+    Command{kPrepare, add_repair},       Command{kPrepare, add_export}};
 
 int report_error(std::string_view message) {
   note(message);

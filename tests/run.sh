@@ -63,6 +63,7 @@ case "$suite" in
       # The other client tests run with the Python tests.
       stage "clients: Megatron-Core and Lightning, in build/clients" test-clients \
         CLIENT_TESTS="tests/python/test_megatron.py $lightning"
+      stage "wandb, trackio and MLflow, in build/trackers" test-trackers
       stage "Parquet, with pyarrow and DuckDB in build/tables" test-tables
       stage "telens.paddle, in its own environment" test-paddle
       drop build-paddle

@@ -13,6 +13,7 @@ void add_info(CLI::App& app);
 void add_stats(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_repair(CLI::App& app);
+void add_export(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_features(CLI::App& app);
 void add_new_plugin(CLI::App& app);

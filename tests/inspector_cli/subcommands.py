@@ -137,6 +137,12 @@ SUBCOMMANDS = {
         "hostile": "prints no name of a run",
         "damaged": ["repair {copy}"],
     },
+    "export": {
+        "output": "Python writes its output",
+        "width": "Python writes its output",
+        "hostile": "prints no name of a run",
+        "damaged": "Python reads the run, as telens.open_run does",
+    },
 }
 
 

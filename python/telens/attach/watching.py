@@ -34,9 +34,9 @@ from telens.attach.compiled import (
 )
 from telens.attach.experts import Router, is_router, record_routing
 from telens.attach.layers import Call, Layer
-from telens.attach.loggers import Trackers, trackers_of
 from telens.attach.modules import Weight, is_named, names_of_modules, watched_modules
 from telens.attach.torchao_casts import TorchaoCasts
+from telens.attach.trackers import Trackers, trackers_of
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
 from telens.debug import arguments, diagnosis, exits, planning, sessions
 
@@ -391,7 +391,8 @@ def watch(
         whole class name, such as ``"LlamaDecoderLayer"`` or ``r"layers\.\d+\.mlp"``
     logger
         an experiment tracker, or several in a list, that receive loss, learning rate, gradient
-        norm, lost updates and findings: a ``SummaryWriter``
+        norm, lost updates and findings: a ``SummaryWriter``, a run of wandb, or the module trackio
+        or mlflow
     every
         optimizer steps from one measurement of gradient norm and lost updates to the next
     init_training_step
