@@ -124,8 +124,8 @@ test-long: setup build  ## the Python tests and samples that take half a minute 
 	@$(PYTEST) -m long tests/python tests/samples
 
 CLIENT_TESTS ?= tests/python/test_run_as_te.py tests/python/test_megatron.py \
-  tests/python/test_safe_conversion.py tests/python/test_attach_torchao.py \
-  tests/python/test_attach_bitsandbytes.py
+  tests/python/test_safe_conversion.py tests/python/test_attach_frameworks.py \
+  tests/python/test_attach_torchao.py tests/python/test_attach_bitsandbytes.py
 
 # Only these tests import from build/clients. They use torch and the other packages of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
@@ -133,6 +133,8 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	  -r tests/python/clients/requirements.txt
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/megatron-core-0.19.2 \
 	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
+	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/trl \
+	  -r tests/python/clients/trl.txt
 	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q $(CLIENT_TESTS)
 
 # In a folder of their own, because their dependencies replace packages of .venv.

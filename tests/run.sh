@@ -24,6 +24,8 @@ if [ ! -d build ] && [ "$free" -lt "$needed" ]; then
   exit 2
 fi
 lightning=tests/python/test_run_as_te.py::test_lightning_te_precision_trains_in_fp8
+attached="tests/python/test_attach_frameworks.py tests/python/test_attach_torchao.py \
+  tests/python/test_attach_bitsandbytes.py"
 results=()
 failed=()
 
@@ -61,8 +63,8 @@ case "$suite" in
       stage "demo: the sample learns in FP8 and is recorded" demo
       stage "long Python and sample tests" test-long
       # The other client tests run with the Python tests.
-      stage "clients: Megatron-Core and Lightning, in build/clients" test-clients \
-        CLIENT_TESTS="tests/python/test_megatron.py $lightning"
+      stage "clients: Megatron-Core, Lightning, torchao, TRL, in build/clients" test-clients \
+        CLIENT_TESTS="tests/python/test_megatron.py $lightning $attached"
       stage "wandb, trackio and MLflow, in build/trackers" test-trackers
       stage "Parquet, with pyarrow and DuckDB in build/tables" test-tables
       stage "telens.paddle, in its own environment" test-paddle

@@ -29,7 +29,7 @@ constexpr const char* kProgram =
     "runpy.run_path(os.path.join(folder, 'attach', 'launch.py'), run_name='__main__')\n";
 
 struct RunOptions {
-  std::vector<std::string> command;
+  std::vector<std::string> command, modules;
   std::string config, log_dir;
   std::vector<std::string> feature_dirs;
 };
@@ -51,6 +51,7 @@ void run_training(const RunOptions& options) {
   }
   if (!options.config.empty()) arguments.push_back("--config=" + options.config);
   if (!options.log_dir.empty()) arguments.push_back("--log-dir=" + options.log_dir);
+  for (const std::string& each : options.modules) arguments.push_back("--modules=" + each);
   arguments.emplace_back("--");
   arguments.insert(arguments.end(), options.command.begin(), options.command.end());
   run_python("run", kProgram, arguments, python_of_program(options.command.front()));
@@ -81,6 +82,12 @@ void add_run_training(CLI::App& app) {
       ->type_name("FOLDER");
   command->add_option("--log-dir", options->log_dir, "Where to record (default: telens_run)")
       ->type_name("FOLDER");
+  command
+      ->add_option("--modules", options->modules,
+                   "More modules to record: a regular expression for their name or class; may be "
+                   "repeated")
+      ->type_name("REGEX")
+      ->allow_extra_args(false);
   command->footer(
       "Examples:\n"
       "  telens run -- python train.py --steps 200\n"

@@ -109,6 +109,56 @@ def test_wrong_command_lines_are_refused(tmp_path):
     assert "--config: no such file: none.yaml" in no_config.stderr
 
 
+RESUMED = """
+import os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+if os.path.exists("state.pt"):
+    optimizer.load_state_dict(torch.load("state.pt"))
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+torch.save(optimizer.state_dict(), "state.pt")
+"""
+SLURM = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": ""}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"TELENS_RUN_ID": "job"}, {"TELENS_RUN_ID": "job"}),
+        (SLURM, {**SLURM, "SLURM_RESTART_COUNT": "1"}),
+        ({**SLURM, "SLURM_STEP_ID": "0"}, {**SLURM, "SLURM_STEP_ID": "0"}),
+    ],
+    ids=["run_id", "requeued_job", "step_of_a_job"],
+)
+def test_a_resumed_job_continues_its_run(tmp_path, first, second):
+    (tmp_path / "train.py").write_text(RESUMED)
+    for environment in (first, second):
+        result = run(tmp_path, sys.executable, "train.py", **environment)
+        assert (result.returncode, result.stderr) == (0, "")
+    recorded = telens.open_run(tmp_path / "run")
+    assert len(recorded.segments) == 2
+    assert [*recorded.losses.index] == [0, 1, 2, 3, 4, 5]
+
+
+def test_two_programs_of_a_job_have_two_runs(tmp_path, script):
+    for _ in range(2):
+        assert run(tmp_path, sys.executable, script, **SLURM).stderr == ""
+    names = sorted(path.name for path in (tmp_path / "run/telens").iterdir())
+    assert len(names) == 2
+    assert "17" in names
+
+
+def test_modules_of_any_class_can_be_named(tmp_path, script):
+    command = [TELENS, "run", "--log-dir", tmp_path / "run", "--modules", "Sequential"]
+    command += ["--modules", "LayerNorm", "--", sys.executable, script]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    layers = telens.open_run(tmp_path / "run").names("layer")
+    assert {*layers} == {*LAYERS, "Sequential"}
+
+
 def test_a_python_without_the_package_is_reported(tmp_path):
     result = run(tmp_path, "true", TELENS_PYTHON="/usr/bin/python3", PYTHONPATH="")
     assert result.returncode == 2

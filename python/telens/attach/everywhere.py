@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -15,15 +17,16 @@ from telens.attach.launch import VARIABLE
 __all__ = ["attach", "attach_from_environment"]
 
 _handle: Any = None
+_steps_before = 0  # step count of the optimizer state that the program has loaded
 
 
 def attach_from_environment() -> None:
     """Attaches as the environment variable TELENS_ATTACH says."""
     options = json.loads(os.environ[VARIABLE])
-    attach(options["config"], options["log_dir"])
+    attach(options["config"], options["log_dir"], options["modules"])
 
 
-def attach(config: str | None, log_dir: str) -> None:
+def attach(config: str | None, log_dir: str, modules: list[str]) -> None:
     """Watches the models of this process from their first training forward on.
 
     A model is a module that is called outside of any watched module, in training mode, with
@@ -31,6 +34,7 @@ def attach(config: str | None, log_dir: str) -> None:
     added to it, with its class name in front of its names.
     """
     global _handle
+    patterns = [re.compile(each) for each in modules]
 
     def before_forward(module: torch.nn.Module, args: Any) -> None:
         if not (module.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
@@ -41,11 +45,13 @@ def attach(config: str | None, log_dir: str) -> None:
         current = watching.current()
         if current is not None and current.covers(module):
             return
-        if next(watched_modules(module), None) is None:
+        if next(watched_modules(module, patterns), None) is None:
             return
         try:
             if current is None:
-                watching.watch(module, config, log_dir)
+                watching.watch(
+                    module, config, log_dir, modules=modules, init_training_step=_steps_before
+                )
             else:
                 current.add(module)
         except Exception as error:
@@ -53,3 +59,19 @@ def attach(config: str | None, log_dir: str) -> None:
             print(f"telens run: not attached: {error}", file=sys.stderr)
 
     _handle = register_module_forward_pre_hook(before_forward)
+    _note_loaded_steps()
+
+
+def _note_loaded_steps() -> None:
+    """Lets a training that loads an optimizer state continue at the iteration of that state."""
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def noting(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        global _steps_before
+        result = load(self, *args, **kwargs)
+        steps = [state["step"] for state in self.state.values() if "step" in state]
+        _steps_before = max([_steps_before, *(int(step) for step in steps)])
+        return result
+
+    torch.optim.Optimizer.load_state_dict = noting

@@ -6,12 +6,33 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import sys
 
 __all__ = ["VARIABLE", "main"]
 
-# JSON: {"config": path or null, "log_dir": path, "process": PID of the command}
+# JSON: {"config": path or null, "log_dir": path, "modules": list of regular expressions,
+# "process": PID of the command}
 VARIABLE = "TELENS_ATTACH"
+
+_RUN_ID = "TELENS_RUN_ID"
+
+
+def _run_id_of_job(log_dir: str) -> str | None:
+    """Returns the run id of a Slurm job, which is the same after a requeue, None outside of Slurm.
+
+    Each ``srun`` has its own run. Without ``srun``, only the first program of a job uses this id,
+    and also the later ones after a requeue.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job:
+        return None
+    step = os.environ.get("SLURM_STEP_ID", "")
+    if step.isdecimal():
+        return f"{job}.{step}"
+    requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    exists = pathlib.Path(log_dir, "telens", job).exists()
+    return job if requeued or not exists else None
 
 
 def main(arguments: list[str]) -> int:
@@ -21,11 +42,19 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--config", help="debug config; default: statistics of every tensor")
     parser.add_argument("--log-dir", default="telens_run", help="folder of the run file")
+    parser.add_argument(
+        "--modules", action="append", default=[], help="name or class of more modules (regex)"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after --: the program to run")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no program to run; expected: telens run -- python train.py")
+    for pattern in options.modules:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            parser.error(f"--modules: {pattern!r} is not a regular expression: {error}")
     if options.config is not None and not pathlib.Path(options.config).is_file():
         parser.error(f"--config: no such file: {options.config}")
     startup = str(pathlib.Path(__file__).with_name("startup"))
@@ -36,10 +65,14 @@ def main(arguments: list[str]) -> int:
             {
                 "config": options.config and os.path.abspath(options.config),
                 "log_dir": os.path.abspath(options.log_dir),
+                "modules": options.modules,
                 "process": os.getpid(),
             }
         ),
     }
+    run_id = _run_id_of_job(options.log_dir)
+    if run_id is not None:
+        environment.setdefault(_RUN_ID, run_id)
     # exec discards what this process has printed but not written.
     sys.stdout.flush()
     sys.stderr.flush()

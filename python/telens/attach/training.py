@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,15 @@ from torch.optim.optimizer import (
 from telens import _C
 
 __all__ = ["LossWatch", "OptimizerWatch", "in_backward"]
+
+# Modules that call backward() on losses that a framework has divided by the number of micro-batches
+# or of their tokens. The trainers of transformers and TRL call accelerate.
+_FRAMEWORKS = (
+    "accelerate.accelerator",
+    "lightning.pytorch.plugins.precision.precision",
+    "pytorch_lightning.plugins.precision.precision",
+)
+_FRAMES_TO_FRAMEWORK = 8
 
 # Elements of a parameter that are compared before and after a step. With 16,384 of them a share of
 # 1 % has a standard error of 0.08 %.
@@ -29,13 +39,15 @@ def in_backward() -> bool:
 class LossWatch:
     """Collects the scalars on which the training calls ``backward()``.
 
-    The loss of an iteration is the mean over its backwards. A loss that a GradScaler has scaled
-    counts as it was before.
+    The loss of an iteration is the mean over its backwards. If a framework calls backward() on
+    losses that it has divided by the number of micro-batches, it is their sum. A loss that a
+    GradScaler has scaled counts as it was before.
     """
 
     def __init__(self) -> None:
         self._losses: list[torch.Tensor] = []
         self._loss_scale: torch.Tensor | None = None
+        self._divided = False  # True if a framework has divided the losses
         self._backward = torch.autograd.backward
         self._scale = torch.amp.GradScaler.scale
         torch.autograd.backward = self._watched_backward
@@ -57,7 +69,7 @@ class LossWatch:
         torch.amp.GradScaler.scale = self._scale
 
     def take(self) -> float | None:
-        """Returns the mean loss of the backwards since the last call, None if there were none.
+        """Returns the loss of the backwards since the last call, None if there were none.
 
         Records the factor of a GradScaler as the scalar ``loss_scale``.
         """
@@ -68,14 +80,29 @@ class LossWatch:
         if not losses:
             return None
         total = math.fsum(float(each) for each in losses)
-        return total / len(losses)
+        return total if self._divided else total / len(losses)
 
     def _watched_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if len(roots) == 1 and roots[0].numel() == 1 and not in_backward():
             loss = getattr(roots[0], "_telens_unscaled", roots[0])
             self._losses.append(loss.detach())
+            self._divided = _framework_calls()
         return self._backward(tensors, *args, **kwargs)
+
+
+def _framework_calls() -> bool:
+    """Returns True if a framework that divides losses has called the running backward()."""
+    frame = sys._getframe(2)
+    for _ in range(_FRAMES_TO_FRAMEWORK):
+        if frame is None:
+            break
+        if frame.f_globals.get("__name__") in _FRAMEWORKS:
+            # With manual optimization, Lightning passes on the losses of the program.
+            module = frame.f_locals.get("model")
+            return getattr(module, "automatic_optimization", True)
+        frame = frame.f_back
+    return False
 
 
 class _Sample:
