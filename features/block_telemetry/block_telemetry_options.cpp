@@ -78,6 +78,7 @@ config::FeatureDescription block_telemetry_description() {
                       .validate = validate_k}},
       .parse = parse_options,
       // Not .recorded: the size depends on the histograms and blocks, which depend on the recipe.
+      .attached = "only for torchao's layers with block scales",
   };
 }
 

@@ -51,6 +51,7 @@ config::FeatureDescription collective_check_description() {
                      timeout_parameter()},
       .parse = parse_options,
       // Not .recorded: the recorded data depends on the parallelism.
+      .attached = "only for collectives passed to debug.check_collective()",
   };
 }
 

@@ -15,6 +15,7 @@ config::FeatureDescription disable_fp8_gemm_description() {
           "  gemms: [dgrad, wgrad]\n",
       .selects = config::Selects::gemms,
       .recorded = config::nothing_recorded,
+      .attached = config::kNeedsFp8Modules,
   };
 }
 
@@ -29,6 +30,7 @@ config::FeatureDescription disable_fp8_layer_description() {
           "DisableFP8Layer:\n"
           "  enabled: True\n",
       .recorded = config::nothing_recorded,
+      .attached = config::kNeedsFp8Modules,
   };
 }
 

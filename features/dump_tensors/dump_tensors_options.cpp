@@ -58,6 +58,7 @@ config::FeatureDescription dump_tensors_description() {
       .names_evaluation = true,
       .parse = parse_options,
       // Not .recorded: the size depends on the tensors, which are in separate files.
+      .attached = "without operands of GEMMs; quantized tensors of torchao's layers",
   };
 }
 

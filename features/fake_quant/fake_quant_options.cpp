@@ -134,6 +134,7 @@ config::FeatureDescription fake_quant_description() {
                       .validate = validate_format}},
       .parse = parse_options,
       .recorded = config::nothing_recorded,
+      .attached = config::kNeedsFp8Modules,
   };
 }
 

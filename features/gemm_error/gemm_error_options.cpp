@@ -55,6 +55,7 @@ config::FeatureDescription gemm_error_description() {
             return std::vector<std::string>{std::string(kGemmRelativeError),
                                             std::string(kGemmMeanError), std::string(kGemmCosine)};
           },
+      .attached = config::kNeedsFp8Modules,
   };
 }
 

@@ -77,6 +77,7 @@ config::FeatureDescription fp8_stats_description() {
       .tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),
       .can_be_kept = true,
       .names_evaluation = true,
+      .attached = "statistics with a recipe as prefix; all of them for layers of torchao",
   };
   describe_statistics(description,
                       {.feature = "LogFp8TensorStats",
@@ -166,6 +167,7 @@ config::FeatureDescription base_log_tensor_stats_description(
           "  tensors: [logits]\n"
           "  stats: [min, max, l2_norm]\n",
       .selects = config::Selects::tensors,
+      .attached = "only for tensors passed to debug.log_tensor_stats()",
   };
   // The six statistics of nvdlfw-inspect's base feature.
   describe_statistics(
@@ -219,6 +221,7 @@ config::FeatureDescription scale_health_description() {
       .tensors = config::gemm_input_names(),
       .can_be_kept = true,
       .names_evaluation = true,
+      .attached = "only for torchao's layers with one scale per tensor",
   };
   StatisticsRules rules{.feature = "ScaleHealth",
                         .statistics = statistics_from(StatisticSource::scale),

@@ -22,6 +22,7 @@ config::FeatureDescription per_tensor_scaling_description() {
       .tensors = config::gemm_input_names(),
       .modifies = true,
       .recorded = config::nothing_recorded,
+      .attached = config::kNeedsFp8Modules,
   };
 }
 

@@ -203,6 +203,7 @@ config::FeatureDescription precision_ledger_description() {
                       .needs_every_iteration = true}},
       .parse = ledger_options,
       .recorded = config::nothing_recorded,
+      .attached = config::kNeedsFp8Modules,
   };
 }
 

@@ -57,6 +57,8 @@ std::string explain(const FeatureDescription& description) {
   if (!description.opaque) {
     text += "\nOptions:\n  enabled: true or false, required\n" + explain_selection(description);
     for (const Parameter& parameter : description.parameters) text += explain(parameter);
+    text += fmt::format("\nOn models that telens.watch attaches to: {}\n",
+                        describe_attached(description));
   }
   if (!description.example.empty()) text += "\nExample:\n" + description.example;
   return text;

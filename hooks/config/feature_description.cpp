@@ -42,6 +42,12 @@ std::string qualified_name(const FeatureDescription& description) {
   return description.feature_namespace + '.' + description.name;
 }
 
+std::string describe_attached(const FeatureDescription& description) {
+  if (!description.attached.empty()) return description.attached;
+  if (description.opaque) return "unknown";
+  return description.modifies ? kNeedsFp8Modules : "yes";
+}
+
 std::vector<std::string> all_tensor_names() {
   std::vector<std::string> names;
   for (const TensorName tensor : kLinearTensors) names.emplace_back(get_name(tensor));

@@ -121,6 +121,9 @@ constexpr bool selects_tensors(Selects selects) {
   return selects == Selects::tensors || selects == Selects::gemms_and_tensors;
 }
 
+// FeatureDescription::attached of features that change GEMMs or read what a GEMM ran as.
+inline constexpr const char* kNeedsFp8Modules = "no: torch runs the GEMMs; convert to FP8 modules";
+
 struct FeatureDescription {
   std::string feature_namespace;
   std::string name;
@@ -144,6 +147,8 @@ struct FeatureDescription {
   Validator validate = {};      // checks the parameters of a selection together
   OptionsParser parse = {};     // runs after `validate`; empty: the feature reads parameters
   RecordedNames recorded = {};  // for the estimates of a plan; empty: unknown
+  // What the feature needs to work on models that telens.watch attaches to; empty if nothing.
+  std::string attached = {};
 
   // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.
   bool opaque = false;
@@ -153,6 +158,10 @@ struct FeatureDescription {
 
 // Returns "transformer_engine.FakeQuant".
 std::string qualified_name(const FeatureDescription& description);
+
+// Returns "yes", or what the feature needs on models that telens.watch attaches to. "unknown" for
+// classes that parse their own configuration.
+std::string describe_attached(const FeatureDescription& description);
 
 // Names of tensors for FeatureDescription::tensors. all_tensor_names: the tensors of a linear
 // layer. with_attention adds those of an attention; `scores`: also the scores, which are never a

@@ -16,10 +16,11 @@ constexpr std::string_view kHead =
 
 The features of a section with their parameters; [the debug config](configuration.md) explains the rest of the file.
 `telens features NAME` prints one of them. Every feature has `enabled: True`, and features with a schedule have
-`freq`, `start_step`, `end_step` and `start_end_list`.
+`freq`, `start_step`, `end_step` and `start_end_list`. The last column says if a feature works on
+[ordinary torch models](attach.md) that `telens.watch` attaches to.
 
-| feature | does |
-|---|---|
+| feature | does | attached |
+|---|---|---|
 )";
 
 constexpr std::string_view kStatisticsHead = R"(
@@ -156,8 +157,8 @@ std::string features_page(const Descriptions& descriptions,
                           std::span<const StatisticDescription> statistics) {
   std::string page(kHead);
   for (const FeatureDescriptionPtr& each : descriptions.all()) {
-    page += fmt::format("| [{}](#{}) | {} |\n", qualified_name(*each), get_anchor(*each),
-                        cell(each->summary));
+    page += fmt::format("| [{}](#{}) | {} | {} |\n", qualified_name(*each), get_anchor(*each),
+                        cell(each->summary), cell(describe_attached(*each)));
   }
   for (const FeatureDescriptionPtr& each : descriptions.all()) page += get_section(*each);
   page += kStatisticsHead;

@@ -40,14 +40,14 @@ std::vector<std::string> known_names(const config::Descriptions& descriptions) {
 }
 
 Table get_list(const std::vector<config::FeatureDescriptionPtr>& descriptions) {
-  Table table({"feature", "also", "parameters", "does"});
+  Table table({"feature", "also", "parameters", "does", "attached"});
   for (const auto& each : descriptions) {
     std::vector<std::string> parameters;
     for (const config::Parameter& parameter : each->parameters) {
       parameters.push_back(parameter.name);
     }
-    table.add(
-        {config::qualified_name(*each), joined(each->aliases), joined(parameters), each->summary});
+    table.add({config::qualified_name(*each), joined(each->aliases), joined(parameters),
+               each->summary, config::describe_attached(*each)});
   }
   return table;
 }

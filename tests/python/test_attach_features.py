@@ -1,8 +1,12 @@
 """Features on models that telens.watch attaches to: which work, and which are refused."""
 
+import json
+import subprocess
+
 import h5py
 import pytest
 import torch
+from conftest import PROJECT_ROOT
 from torch import nn
 
 import telens
@@ -36,6 +40,13 @@ def train(section, folder, steps=3, **more):
             optimizer.step()
             optimizer.zero_grad()
     return telens.open_run(folder)
+
+
+def test_the_warning_names_the_features_that_need_fp8_modules():
+    command = [PROJECT_ROOT / "build/bin/telens", "features", "--format", "json"]
+    rows = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    needing = {row["feature"].split(".")[1] for row in rows if row["attached"].startswith("no: ")}
+    assert needing == {*USELESS} == watching._NEED_FP8_MODULES
 
 
 @pytest.mark.parametrize("feature", USELESS)

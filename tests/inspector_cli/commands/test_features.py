@@ -14,8 +14,20 @@ def test_list_has_features_aliases_and_parameters(telens):
     assert all(row["does"] for row in rows.values())
     assert json.loads(telens("features", "--format", "json").stdout)[0]["feature"] in rows
     assert telens("features").stdout.splitlines()[0].split() == [
-        "feature", "also", "parameters", "does"
+        "feature", "also", "parameters", "does", "attached"
     ]  # fmt: skip
+
+
+def test_list_says_which_features_work_on_attached_models(telens):
+    attached = {
+        row["feature"]: row["attached"] for row in rows_of(telens("features", "--format", "csv"))
+    }
+    assert attached["transformer_engine.LogTensorStats"] == "yes"
+    assert attached["telens.Diagnosis"] == "yes"
+    assert attached["telens.PrecisionLedger"].startswith("no: ")
+    assert all(attached.values())
+    line = f"\nOn models that telens.watch attaches to: {attached['telens.GemmError']}\n"
+    assert line in telens("features", "GemmError").stdout
 
 
 @pytest.mark.parametrize("name", ["transformer_engine.FakeQuant", "FakeQuant"])
