@@ -212,8 +212,7 @@ Facts read_digests(const record::RunReader& run) {
   return {run, statistics};
 }
 
-ExactDifference find_exact_difference(const Facts& a, const Facts& b,
-                                      const LayerMap& map) {
+ExactDifference find_exact_difference(const Facts& a, const Facts& b, const LayerMap& map) {
   return Comparison(a, b, map).run();
 }
 

@@ -40,8 +40,8 @@ LayerMap find_layer_map(std::span<const std::string> a, std::span<const std::str
   const Names names_a(a.begin(), a.end());
   const Names names_b(b.begin(), b.end());
   const std::size_t fewer = std::min(names_a.size(), names_b.size());
-  const auto equal = static_cast<std::size_t>(
-      std::ranges::count_if(names_a, [&](const std::string& name) { return names_b.contains(name); }));
+  const auto equal = static_cast<std::size_t>(std::ranges::count_if(
+      names_a, [&](const std::string& name) { return names_b.contains(name); }));
   const auto is_half = [&](std::size_t count) { return count > 0 && 2 * count >= fewer; };
   if (is_half(equal)) return {};
   std::size_t most = equal;

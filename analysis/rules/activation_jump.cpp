@@ -34,10 +34,9 @@ bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
   std::size_t peers = 0;
   std::size_t alike = 0;
   for (const Series& each : sizes) {
-    const bool is_peer = each.place.tensor == growing.place.tensor &&
-                         each.place.rank == growing.place.rank &&
-                         each.place.layer != growing.place.layer &&
-                         facts.get_kind(each.place.layer) == kind;
+    const bool is_peer =
+        each.place.tensor == growing.place.tensor && each.place.rank == growing.place.rank &&
+        each.place.layer != growing.place.layer && facts.get_kind(each.place.layer) == kind;
     const Point* before = each.before(ramp.first);
     const Point* after = each.before(ramp.last + 1);
     if (!is_peer || before == nullptr || after == nullptr) continue;

@@ -13,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/distributed/process_group.h"
-#include "core/distributed/time_limit.h"
 #include "core/distributed/state_by_group.h"
+#include "core/distributed/time_limit.h"
 
 namespace telens {
 namespace {

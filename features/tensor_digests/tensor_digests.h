@@ -17,7 +17,8 @@ namespace telens::features {
 class TensorDigests final : public ScheduledObserver {
  public:
   TensorDigests(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
+      : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}),
+        services_(services) {}
 
   void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;

@@ -161,8 +161,8 @@ void print_unmatched_series(std::string_view run, const std::vector<Unmatched>& 
 }
 
 void warn_of_few_layers(const RunDifference& difference) {
-  const std::size_t fewer = difference.common_layers + std::min(difference.only_in_a.size(),
-                                                                difference.only_in_b.size());
+  const std::size_t fewer =
+      difference.common_layers + std::min(difference.only_in_a.size(), difference.only_in_b.size());
   if (2 * difference.common_layers >= fewer) return;
   note(fmt::format(
       "warning: only {} of {} layers correspond, so this compares little of the runs; --map "
@@ -174,9 +174,9 @@ void warn_of_few_layers(const RunDifference& difference) {
 LayerMap map_by_prefix(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   LayerMap map = analysis::find_layer_map(a, b);
   for (const auto& [from, to] : map) {
-    note(from.empty() ? fmt::format("layer X of A is compared with layer {}X of B", printable(to))
-                      : fmt::format("layer {}X of A is compared with layer X of B",
-                                    printable(from)));
+    note(from.empty()
+             ? fmt::format("layer X of A is compared with layer {}X of B", printable(to))
+             : fmt::format("layer {}X of A is compared with layer X of B", printable(from)));
   }
   return map;
 }

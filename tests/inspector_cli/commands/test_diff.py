@@ -131,7 +131,11 @@ def test_prefix_of_a_wrapper_is_mapped(write, telens, wrapped):
     planted = [("layers.1.fc1", "activation")]
     runs = {"a": write("a", 1), "b": write("b", 2, planted, 8, 2)}
     runs[wrapped] = write(
-        "wrapped", 1 if wrapped == "a" else 2, planted if wrapped == "b" else (), 8, 2,
+        "wrapped",
+        1 if wrapped == "a" else 2,
+        planted if wrapped == "b" else (),
+        8,
+        2,
         prefix="model.layers",
     )
     result = telens("diff", runs["a"], runs["b"])
