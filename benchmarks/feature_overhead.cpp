@@ -77,6 +77,7 @@ std::vector<FeatureSection> with_delayed_scaling() {
       {"ScaleHealth", inputs, "telens"},
       {"Trigger", "when: [loss spikes > 2x, nonfinite of gradient > 0]", "telens"},
       {"RankAgreement", inputs, "telens"},  // one rank makes digests and has none to send them to
+      {"TensorDigests", kAllTensors, "telens"},
       {"CollectiveCheck", "", "telens"},
       {"Diagnosis", "", "telens"},  // its run records nothing else
   };

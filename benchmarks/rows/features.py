@@ -23,6 +23,7 @@ DELAYED_SCALING = [
     "ScaleHealth",
     "Trigger",
     "RankAgreement",
+    "TensorDigests",
     "CollectiveCheck",
     "Diagnosis",
 ]
