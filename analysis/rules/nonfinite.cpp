@@ -342,8 +342,11 @@ std::vector<Finding> find(const Facts& facts) {
   finding.place.gemm = gemm_that_made(*origin);
   const double count = *origin->at(first);
   finding.summary =
-      fmt::format("{:.0f} element{} not finite{}", count, count == 1 ? " is" : "s are",
-                  and_others(places_with(facts) - 1, "tensor that became so with or after it"));
+      fmt::format("{:.0f} element{} not finite", count, count == 1 ? " is" : "s are");
+  if (const std::size_t others = places_with(facts) - 1; others > 0) {
+    finding.summary += fmt::format("; {} other tensor{} non-finite with or after it", others,
+                                   others == 1 ? " becomes" : "s become");
+  }
   if (*origin->place.tensor == TensorName::weight)
     finding.summary += gradient_before(facts, *origin, first);
   finding.next_step = suggest_next_step(facts, finding.place, first);

@@ -214,13 +214,13 @@ void check_nvfp4(const at::Tensor& x, bool two_dimensional,
                  const std::optional<at::Tensor>& random_state, bool columnwise, bool row_scaled) {
   check_matrix("quantize_nvfp4", x);
   if (row_scaled && (hadamard_signs || random_state)) {
-    raise<UsageError>("quantize_nvfp4: row_scaled excludes {}; switch one of them off",
+    raise<UsageError>("quantize_nvfp4: row_scaled excludes {}; disable one of them",
                       hadamard_signs ? "the random Hadamard transform" : "stochastic rounding");
   }
   if (two_dimensional && hadamard_signs) {
     raise<UsageError>(
         "quantize_nvfp4: 16x16 blocks, the same in both orientations, exclude the random Hadamard "
-        "transform, which only the columnwise one gets; switch one of them off");
+        "transform, which only the columnwise one gets; disable one of them");
   }
   if (hadamard_signs && columnwise) check_hadamard("quantize_nvfp4", x, *hadamard_signs);
   if (random_state && (random_state->scalar_type() != at::kLong || random_state->numel() != 2 ||
@@ -247,7 +247,7 @@ void check_row_scaled(std::string_view operation, bool row_scaled, bool two_dime
                       const std::optional<at::Tensor>& amaxes) {
   if (!row_scaled || (!two_dimensional && !amaxes)) return;
   raise<UsageError>(
-      "{}: row_scaled, a scale for each row, excludes {}; switch one of them off", operation,
+      "{}: row_scaled, a scale for each row, excludes {}; disable one of them", operation,
       two_dimensional ? "16x16 blocks, which reach over rows" : "amaxes, which are of the tensor");
 }
 

@@ -223,7 +223,7 @@ void add_advise(CLI::App& app) {
   auto options = std::make_shared<AdviseOptions>();
   CLI::App* command = app.add_subcommand(
       "advise",
-      "Report which FP8 or FP4 recipe fits, and which layers to keep in BF16.\n\n"
+      "Recommend an FP8 or FP4 recipe and layers to keep in BF16.\n\n"
       "Uses the losses of recipes on the tensors of any run, also of one in BF16. A layer does not "
       "fit "
       "if a tenth of a tensor becomes zero, or if the error of a GEMM exceeds three times what the "

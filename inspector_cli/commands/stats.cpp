@@ -219,7 +219,7 @@ Table series_table(const Source& source) {
 void run_stats(const StatsOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0)
-    raise<RecordError>("{}: this run does not contain records (yet)", options.run);
+    raise<RecordError>("{}: this run does not contain records yet", options.run);
   auto query = resolve(options.selection, run);
   if (options.by == kRank) {
     const Table table = rank_table(run, query);

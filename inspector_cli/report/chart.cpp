@@ -384,7 +384,7 @@ Chart make_scalar_chart(const record::RunReader& run, const ChartLimits& limits)
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits) {
   if (run.record_count() == 0) {
-    raise<RecordError>("{}: this run does not contain records (yet)", run.segments().front().path);
+    raise<RecordError>("{}: this run does not contain records yet", run.segments().front().path);
   }
   Chart chart;
   name_chart(chart, run);

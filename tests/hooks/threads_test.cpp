@@ -73,7 +73,7 @@ TEST_F(ThreadsTest, call_that_waits_for_the_ending_thread_stays_valid) {
   debug::end_debug();
   has_ended.store(true);
   training.join();
-  EXPECT_THAT(messages(), HasSubstr("another thread is in a layer for more than 5 s"));
+  EXPECT_THAT(messages(), HasSubstr("another thread has been in a layer for more than 5 s"));
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 

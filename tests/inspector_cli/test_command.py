@@ -297,7 +297,7 @@ def test_plot_writes_a_page_that_needs_no_network(telens, log_dir, tmp_path):
 @pytest.mark.parametrize("command", ["info", "stats", "plot", "repair"])
 class TestBadInput:
     def test_a_missing_run(self, telens, tmp_path, command):
-        expect_one_line_error(telens(command, tmp_path / "none"), "none", "no such run")
+        expect_one_line_error(telens(command, tmp_path / "none"), "none", "run not found")
 
     def test_a_folder_without_a_run(self, telens, tmp_path, command):
         expect_one_line_error(telens(command, tmp_path), "no run file")
@@ -334,7 +334,7 @@ class TestBadInput:
 @pytest.mark.parametrize("command", ["stats", "plot"])
 class TestWrongUse:
     def test_an_empty_run(self, telens, write_run, command):
-        expect_one_line_error(telens(command, write_run(iterations=0)), "no records")
+        expect_one_line_error(telens(command, write_run(iterations=0)), "does not contain records")
 
     def test_an_unknown_statistic_names_the_nearest(self, telens, log_dir, command):
         result = telens(command, log_dir, "--stat", "underflow%")

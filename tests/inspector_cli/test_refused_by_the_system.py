@@ -75,7 +75,7 @@ def test_unreadable_path_is_not_a_missing_run(without_rights, two_runs, command,
     with closed(two_runs / part):
         result = without_rights(command, two_runs)
     expect_one_line_error(result, str(two_runs / part), "Permission denied")
-    assert "no such run" not in result.stderr
+    assert "run not found" not in result.stderr
     assert "no run file" not in result.stderr
 
 

@@ -113,7 +113,7 @@ def test_intact_run_lists_no_damage(intact):
 
 
 def test_invalid_utf8_folder_error_is_a_record_error(tmp_path):
-    with pytest.raises(telens.RecordError, match="no such run"):
+    with pytest.raises(telens.RecordError, match="run not found"):
         telens.open_run(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
 
 

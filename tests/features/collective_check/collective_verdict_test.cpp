@@ -128,7 +128,7 @@ TEST(CollectiveVerdict, scattered_sum_with_wrong_unsampled_element) {
 TEST(CollectiveVerdict, scattered_sum_contains_only_this_rank) {
   Collective collective = scattered_sum();
   collective.results[0] = collective.sent[0].slice(0, 0, 32);
-  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("as if no other were in the group"));
+  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("as if the group had no other rank"));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_of_the_other_ranks_rows) {
@@ -232,7 +232,7 @@ TEST(CollectiveVerdict, an_exchange_of_more_ranks_than_words) {
   std::swap(collective.results[12], collective.results[23]);
   EXPECT_EQ(describe_collective(collective, 0), "");
   EXPECT_THAT(describe_collective(collective, 1),
-              HasSubstr("what came from rank 0 or 11 or 22 differs"));
+              HasSubstr("the data received from rank 0 or 11 or 22 differs"));
   EXPECT_THAT(describe_collective(collective, 12),
               HasSubstr("here or at a rank that shares its digest"));
 }

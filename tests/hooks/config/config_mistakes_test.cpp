@@ -26,8 +26,8 @@ constexpr Mistake kMistakes[] = {
      "'Own'; a plugin's feature requires the plugin: pass feature_dirs to initialize(), or its "
      "name to the command with --plugin-feature"},
     {"    Free: {enabled: True}",
-     "f.yaml:5:5: section 's': the namespace 'transformer_engine' has no feature "
-     "'Free'; it belongs under 'base:'"},
+     "f.yaml:5:5: section 's': the namespace 'transformer_engine' does not have a "
+     "feature 'Free'; move it to 'base:'"},
     {"    Layer: {}",
      "f.yaml:5:5: section 's', feature 'Layer': 'enabled' is missing; write 'enabled: "
      "True' or 'enabled: False'"},
@@ -62,7 +62,7 @@ constexpr Mistake kMistakes[] = {
      "f.yaml:5:43: section 's', feature 'Gemms': an item of 'gemms_struct' must be a "
      "mapping with 'gemm', not the string 'fprop'"},
     {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop}, {gemm: fprop}]}",
-     "f.yaml:5:65: section 's', feature 'Gemms': 'fprop' stands twice in "
+     "f.yaml:5:65: section 's', feature 'Gemms': 'fprop' occurs twice in "
      "'gemms_struct'; keep one item"},
     {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop, enabled: True}]}",
      "f.yaml:5:57: section 's', feature 'Gemms': 'enabled' is not allowed in an item of a "
@@ -135,8 +135,8 @@ TEST(ConfigMistakes, in_a_section_are_reported_with_position) {
             "mean 'transformer_engine'?); expected one of 'Free', 'base', 'telens', "
             "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget', 'mode'");
   EXPECT_EQ(get_error("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
-            "f.yaml:1:48: section 's': the namespace 'base' has no feature 'Watch'; it belongs "
-            "under 'transformer_engine:'");
+            "f.yaml:1:48: section 's': the namespace 'base' does not have a feature 'Watch'; move "
+            "it to 'transformer_engine:'");
 }
 
 TEST(ConfigMistakes, in_indentation_name_the_line_to_indent) {

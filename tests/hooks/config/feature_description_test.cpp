@@ -135,6 +135,8 @@ Options:
   how: a string, required
       one of 'up', 'down'
 
+On models that telens.watch attaches to: yes
+
 Example:
 Round:
   enabled: True

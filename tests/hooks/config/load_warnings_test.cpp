@@ -64,11 +64,13 @@ TEST(LoadWarnings, name_keys_that_others_replace) {
   EXPECT_THAT(
       collect_warnings(logging(", tensors: [weight], start_step: 3, start_end_list: [[1, 2]]")),
       ElementsAre(HasSubstr("'start_step' has no effect: 'start_end_list'")));
-  EXPECT_THAT(collect_warnings(logging(", tensors: [output], tensors_struct: [{tensor: weight}]")),
-              ElementsAre(HasSubstr("'tensors' does nothing beside 'tensors_struct'")));
-  EXPECT_THAT(collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [wgrad], "
-                               "tensors: [weight], gemms_struct: [{gemm: fprop}]}"),
-              ElementsAre(HasSubstr("'gemms' does nothing beside 'gemms_struct'")));
+  EXPECT_THAT(
+      collect_warnings(logging(", tensors: [output], tensors_struct: [{tensor: weight}]")),
+      ElementsAre(HasSubstr("'tensors' has no effect: the items of 'tensors_struct' replace it")));
+  EXPECT_THAT(
+      collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [wgrad], "
+                       "tensors: [weight], gemms_struct: [{gemm: fprop}]}"),
+      ElementsAre(HasSubstr("'gemms' has no effect: the items of 'gemms_struct' replace it")));
 }
 
 TEST(LoadWarnings, name_a_frequency_that_no_iteration_of_the_range_has) {

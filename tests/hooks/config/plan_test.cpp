@@ -114,13 +114,13 @@ TEST(PlanWarnings, name_a_pattern_numbers_and_types_that_fit_no_layer) {
 
 TEST(PlanWarnings, name_keys_that_a_stronger_one_outranks) {
   EXPECT_THAT(collect_warnings("{layer_types: fc1, exact_layer_names: head, layer_numbers: 99}"),
-              ElementsAre("f.yaml:3:12: section 's': 'layer_types' does nothing beside "
-                          "'exact_layer_names', which decides alone",
-                          "f.yaml:3:55: section 's': 'layer_numbers' does nothing beside "
-                          "'exact_layer_names', which decides alone"));
+              ElementsAre("f.yaml:3:12: section 's': 'layer_types' has no effect: "
+                          "'exact_layer_names' decides",
+                          "f.yaml:3:55: section 's': 'layer_numbers' has no effect: "
+                          "'exact_layer_names' decides"));
   EXPECT_THAT(
       collect_warnings("{layer_types: fc1, layer_name_regex_pattern: head}"),
-      ElementsAre(HasSubstr("'layer_types' does nothing beside 'layer_name_regex_pattern'")));
+      ElementsAre(HasSubstr("'layer_types' has no effect: 'layer_name_regex_pattern' decides")));
 }
 
 TEST(PlanWarnings, name_a_section_without_features) {

@@ -86,7 +86,7 @@ TEST(SectionKeys, that_cannot_be_meant_are_errors_at_their_place) {
                         "<iterations>'"));
   EXPECT_THAT(get_error(trigger("") + logging("ring", kKept)),
               HasSubstr("has no 'write_last: <iterations>'"));
-  EXPECT_THAT(get_error(trigger(", write_last: 5")), HasSubstr("'write_last' does nothing"));
+  EXPECT_THAT(get_error(trigger(", write_last: 5")), HasSubstr("'write_last' has no effect"));
   EXPECT_THAT(get_error(logging("closer", "  started_by: [alarm]\n")),
               HasSubstr("'started_by' must be the name of a section, not the list"));
   EXPECT_THAT(get_error(logging("closer", "  startedby: alarm\n")),
@@ -99,7 +99,7 @@ TEST(SectionKeys, kept_by_requires_only_statistics) {
       "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
   EXPECT_THAT(get_error(trigger(", write_last: 5") + ring),
               AllOf(HasSubstr("DumpTensors cannot be in a section that is 'kept_by' another"),
-                    HasSubstr("those of 'LogTensorStats', 'LogFp8TensorStats', "
+                    HasSubstr("namely of 'LogTensorStats', 'LogFp8TensorStats', "
                               "'LogNvfp4TensorStats', 'ScaleHealth'")));
 }
 

@@ -338,7 +338,7 @@ TEST_F(Capture, rejects_modifying_features_that_end_later) {
               AllOf(HasSubstr("layer 'model.0.fc1': feature 'FakeQuant' of section 'alter' cannot "
                               "be captured into a graph"),
                     HasSubstr("modifies the activation of fprop in iteration 1"),
-                    HasSubstr("leave the layer out of its section")));
+                    HasSubstr("exclude the layer from its section")));
   EXPECT_THAT(refusal(of_fc1("alter", disable_fp8(", end_step: 100"))),
               AllOf(HasSubstr("'DisableFP8GEMM' of section 'alter'"),
                     HasSubstr("does not run dgrad in FP8 in iteration 1")));

@@ -44,7 +44,7 @@ def test_nonfinite_loss_without_tensors_is_a_finding(telens, lines, tmp_path, va
     assert where(found) == ("nonfinite", None, None, 6)
     assert "no tensor of this iteration was recorded" in found["summary"]
     assert answer.returncode == 1
-    assert "the loss itself is" in telens("diagnose", run).stdout
+    assert "The loss itself is" in telens("diagnose", run).stdout
 
 
 @pytest.mark.parametrize("at", [8, 15, 25])
