@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "analysis/records.h"
 #include "analysis/run_state.h"
 #include "analysis/warm_up.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -42,8 +44,11 @@ using analysis::WarmUp;
 using record::Dictionary;
 using record::Segment;
 
+constexpr int kInfoSchema = 1;
+
 struct InfoOptions {
   std::string run;
+  Format format = Format::table;
   bool config = false;
   bool environment = false;
   bool events = false;
@@ -198,16 +203,22 @@ void print_totals(const record::RunReader& run) {
                         list_first(statistics)));
 }
 
-void print_scalars(const record::RunReader& run) {
-  struct SeriesSummary {
-    record::Scalar first, last;
-  };
-  std::map<std::int32_t, SeriesSummary> summaries;
+struct ScalarSummary {
+  record::Scalar first, last;
+};
+
+// Returns the scalars of the lowest rank by name.
+std::map<std::int32_t, ScalarSummary> summarize_scalars(const record::RunReader& run) {
+  std::map<std::int32_t, ScalarSummary> summaries;
   for (const record::Scalar& scalar : run.scalars()) {
     if (scalar.rank != run.segments().front().rank) continue;
-    summaries.try_emplace(scalar.name, SeriesSummary{scalar, scalar}).first->second.last = scalar;
+    summaries.try_emplace(scalar.name, ScalarSummary{scalar, scalar}).first->second.last = scalar;
   }
-  for (const auto& [name, summary] : summaries) {
+  return summaries;
+}
+
+void print_scalars(const record::RunReader& run) {
+  for (const auto& [name, summary] : summarize_scalars(run)) {
     line(printable(run.names(Dictionary::word)[name]),
          fmt::format("{} at iteration {}, {} at {}", number_text(summary.first.value, 6),
                      summary.first.iteration, number_text(summary.last.value, 6),
@@ -249,10 +260,109 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
   }
 }
 
+Json json_texts(const std::vector<std::string>& texts) {
+  Json list = Json::array();
+  for (const std::string& text : texts) list.push_back(json_text(text));
+  return list;
+}
+
+Json files_json(const record::RunReader& run) {
+  Json list = Json::array();
+  for (const auto& [segment, files, thinned] : list_recordings(run)) {
+    Json object;
+    object["path"] = json_text(segment.path);
+    object["rank"] = segment.rank;
+    object["files"] = files;
+    object["bytes"] = segment.bytes;
+    object["records"] = segment.records;
+    object["first_iteration"] = segment.records > 0 ? Json(segment.first_iteration) : Json();
+    object["last_iteration"] = segment.records > 0 ? Json(segment.last_iteration) : Json();
+    object["state"] = json_text(get_state(segment).text);
+    object["dropped_rows"] = segment.dropped;
+    object["lost_rows"] = segment.lost;
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+Json scalars_json(const record::RunReader& run) {
+  Json list = Json::array();
+  for (const auto& [name, summary] : summarize_scalars(run)) {
+    Json object;
+    object["name"] = json_text(run.names(Dictionary::word)[name]);
+    object["first_iteration"] = summary.first.iteration;
+    object["first"] = json_number(summary.first.value);
+    object["last_iteration"] = summary.last.iteration;
+    object["last"] = json_number(summary.last.value);
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+Json events_json(const record::RunReader& run, bool all) {
+  Json list = Json::array();
+  for (const auto& [kind, events] : list_events(run, all)) {
+    for (const auto& [event, ranks] : events) {
+      Json object;
+      object["kind"] = json_text(kind);
+      object["iteration"] = event.iteration;
+      object["text"] = json_text(get_event_text(event, run));
+      object["ranks"] = ranks;
+      list.push_back(std::move(object));
+    }
+  }
+  return list;
+}
+
+// Returns all runs of the log_dir; none if it has only one.
+Json runs_json(const std::vector<RunEntry>& runs) {
+  Json list = Json::array();
+  for (const RunEntry& run : runs) {
+    Json object;
+    object["path"] = json_text(run.folder);
+    object["started"] = time_text(run.start_time);
+    object["state"] = run.latest ? json_text(get_state(*run.latest).text) : Json();
+    object["problem"] = run.latest ? Json() : json_text(run.problem);
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+void print_info_json(const record::RunReader& run, const std::string& chosen,
+                     const InfoOptions& options) {
+  const Segment& first = run.segments().front();
+  Json object;
+  object["schema_version"] = kInfoSchema;
+  object["path"] = json_text(chosen);
+  object["run"] = json_text(first.run_id);
+  object["started"] = time_text(first.start_time);
+  object["state"] = json_text(get_state(run).text);
+  object["telens_version"] = json_text(first.telens_version);
+  object["ranks"] = first.world_size;
+  object["rank_ends"] = json_texts(describe(list_rank_ends(run), run));
+  object["missing_ranks"] = json_texts(diagnosis::missing_rank_notes(run));
+  object["files"] = files_json(run);
+  object["records"] = run.record_count();
+  object["layers"] = run.names(Dictionary::layer).size();
+  object["tensors"] = json_texts(run.names(Dictionary::tensor));
+  object["statistics"] = json_texts(run.names(Dictionary::statistic));
+  object["scalars"] = scalars_json(run);
+  object["events"] = events_json(run, options.events);
+  object["first_problems"] = Json::array();
+  if (run.record_count() > 0) {
+    const WarmUp warm_up(run);
+    for (const Sentence& each : sentences(find_first_trouble(run, warm_up, {}), warm_up, run)) {
+      object["first_problems"].push_back(json_text(each.text));
+    }
+  }
+  object["runs"] = runs_json(list_runs(options.run));
+  fmt::print("{}\n", json_line(object));
+}
+
 // Opens the run. If it cannot be read, prints the other runs of the log_dir and throws RecordError.
 record::RunReader open_or_list_others(const InfoOptions& options, const std::string& chosen) {
-  // --config and --environment print nothing else to stdout.
-  const bool tables = !options.config && !options.environment;
+  // --config, --environment and JSON print nothing else to stdout.
+  const bool tables = !options.config && !options.environment && options.format == Format::table;
   const auto warn = [tables](const std::string& trouble) {
     if (!tables) return note(trouble);
     const bool is_damage = trouble.find("damaged") != std::string::npos;
@@ -281,6 +391,7 @@ void run_info(const InfoOptions& options) {
     }
     return;
   }
+  if (options.format == Format::json) return print_info_json(run, chosen, options);
   const Segment& first = run.segments().front();
   line("run", colored(first.run_id, Color::bold));
   line("started", time_text(first.start_time));
@@ -313,6 +424,9 @@ void add_info(CLI::App& app) {
   command->add_flag("--environment", options->environment, "Print the run's environment")
       ->excludes(config);
   command->add_flag("--events", options->events, "List all events, not only the first of a kind");
+  add_choice<Format>(*command, "--format", options->format,
+                     {{"table", Format::table}, {"json", Format::json}}, "table, or json");
+  command->get_option("--format")->excludes("--config")->excludes("--environment");
   command->footer(
       "Examples:\n"
       "  telens info logs\n"

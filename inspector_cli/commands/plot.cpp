@@ -1,10 +1,12 @@
-// telens plot: plots statistics over iterations, in the terminal or as a page.
+// telens plot: plots statistics over iterations, in the terminal, as a page or as JSON.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -18,10 +20,15 @@
 namespace telens::cli {
 namespace {
 
+constexpr int kPlotSchema = 1;
+
+enum class PlotFormat : std::uint8_t { chart, json };
+
 struct PlotOptions {
   std::string run;
   std::string out;
   Selection selection;
+  PlotFormat format = PlotFormat::chart;
   bool histogram = false;
 };
 
@@ -40,6 +47,48 @@ void draw(const AnyChart& chart, const std::string& out) {
   fmt::print("{}\n", write_output(out, draw_html(chart)));
 }
 
+// Returns [iteration, value] for each bin; `warm_up` chooses the bins of warm-up or all others.
+Json points_json(const Chart& chart, const Line& line, bool warm_up) {
+  Json points = Json::array();
+  for (std::size_t b = 0; b < line.bins.size(); ++b) {
+    const Bin& bin = line.bins[b];
+    if (!bin.seen() || bin.warm_up() != warm_up) continue;
+    points.push_back(Json::array({chart.get_iteration(b), json_number(bin.value())}));
+  }
+  return points;
+}
+
+Json lines_json(const Chart& chart, const std::vector<Line>& lines) {
+  Json list = Json::array();
+  for (const Line& line : lines) {
+    Json object;
+    object["label"] = json_text(line.label);
+    object["points"] = points_json(chart, line, /*warm_up=*/false);
+    Json warm_up = points_json(chart, line, /*warm_up=*/true);
+    if (!warm_up.empty()) object["warm_up"] = std::move(warm_up);
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+void print_chart_json(const Chart& chart) {
+  Json object;
+  object["schema_version"] = kPlotSchema;
+  object["run"] = json_text(chart.run_id);
+  object["first_iteration"] = chart.first_iteration;
+  object["last_iteration"] = chart.last_iteration;
+  object["bins"] = chart.bins;
+  object["scalars"] = lines_json(chart, chart.scalars);
+  object["statistics"] = Json::array();
+  for (const Panel& panel : chart.panels) {
+    Json entry;
+    entry["statistic"] = json_text(panel.statistic);
+    entry["worst"] = lines_json(chart, panel.worst);
+    object["statistics"].push_back(std::move(entry));
+  }
+  fmt::print("{}\n", json_line(object));
+}
+
 void run_plot(const PlotOptions& options) {
   const std::string& out = options.out;
   if (!out.empty() && !out.ends_with(".html")) {
@@ -48,6 +97,9 @@ void run_plot(const PlotOptions& options) {
         out);
   }
   const record::RunReader run = open_run(options.run);
+  if (options.format == PlotFormat::json) {
+    return print_chart_json(make_chart(run, resolve(options.selection, run), kInFile));
+  }
   if (!options.histogram) {
     draw(make_chart(run, resolve(options.selection, run), out.empty() ? kOnTerminal : kInFile),
          out);
@@ -79,6 +131,11 @@ void add_plot(CLI::App& app) {
                  "iterations, or bars for one iteration")
       ->excludes("--stat")
       ->excludes("--gemm");
+  add_choice<PlotFormat>(*command, "--format", options->format,
+                         {{"chart", PlotFormat::chart}, {"json", PlotFormat::json}},
+                         "chart, or json: the losses and the worst tensors of each statistic, at "
+                         "most 240 points per line");
+  command->get_option("--format")->excludes("--out")->excludes("--histogram");
   command->footer(
       "Examples:\n"
       "  telens plot logs --stat underflows% --tensor gradient\n"

@@ -18,12 +18,18 @@ SUBCOMMANDS = {
     "info": {
         "output": ["info {run}"],
         "width": "prints sentences and file names",
-        "hostile": ["info {run}", "info {run} --events", "info {run} --environment"],
+        "hostile": [
+            "info {run}",
+            "info {run} --events",
+            "info {run} --environment",
+            "info {run} --format json",
+        ],
         "damaged": [
             "info {run}",
             "info {run} --events",
             "info {run} --config",
             "info {run} --environment",
+            "info {run} --format json",
         ],
     },
     "stats": {
@@ -35,9 +41,10 @@ SUBCOMMANDS = {
     "plot": {
         "output": ["plot {run}"],
         "width": ["plot {run}"],
-        "hostile": ["plot {run}"],
+        "hostile": ["plot {run}", "plot {run} --format json"],
         "damaged": [
             "plot {run}",
+            "plot {run} --format json",
             "plot {run} --stat cur_amax --out {folder}/chart.html",
             "plot {run} --out {folder}/chart.html",
             "plot {run} --histogram",
