@@ -39,16 +39,17 @@ constexpr const char* kPrepare = "Prepare and maintain";
 
 // All commands, in the order of `telens --help`.
 constexpr std::array kCommands{
-    Command{kInspect, add_info},         Command{kInspect, add_stats},
-    Command{kInspect, add_plot},         Command{kInspect, add_report},
-    Command{kInspect, add_watch},        Command{kInspect, add_serve},
-    Command{kExplain, add_diagnose},     Command{kExplain, add_advise},
-    Command{kExplain, add_diff},         Command{kExplain, add_ledger},
-    Command{kExplain, add_blocks},       Command{kExplain, add_whatif},
-    Command{kExplain, add_replay},       Command{kExplain, add_bisect},
-    Command{kPrepare, add_run_training}, Command{kPrepare, add_plan},
-    Command{kPrepare, add_features},     Command{kPrepare, add_new_plugin},
-    Command{kPrepare, add_repair},       Command{kPrepare, add_export}};
+    Command{kInspect, add_info},       Command{kInspect, add_stats},
+    Command{kInspect, add_plot},       Command{kInspect, add_report},
+    Command{kInspect, add_watch},      Command{kInspect, add_serve},
+    Command{kInspect, add_mcp},        Command{kExplain, add_diagnose},
+    Command{kExplain, add_advise},     Command{kExplain, add_diff},
+    Command{kExplain, add_ledger},     Command{kExplain, add_blocks},
+    Command{kExplain, add_whatif},     Command{kExplain, add_replay},
+    Command{kExplain, add_bisect},     Command{kPrepare, add_run_training},
+    Command{kPrepare, add_plan},       Command{kPrepare, add_features},
+    Command{kPrepare, add_new_plugin}, Command{kPrepare, add_repair},
+    Command{kPrepare, add_export}};
 
 int report_error(std::string_view message) {
   note(message);

@@ -32,11 +32,13 @@ std::optional<fs::path> BuildTree::python_path() const {
   return path;
 }
 
-fs::path command_folder() {
+fs::path command_file() {
   std::error_code error;
   const fs::path file = fs::read_symlink("/proc/self/exe", error);
-  return error ? fs::path() : file.parent_path();
+  return error ? fs::path() : file;
 }
+
+fs::path command_folder() { return command_file().parent_path(); }
 
 std::optional<BuildTree> find_build_tree() {
   const fs::path build = command_folder().parent_path();

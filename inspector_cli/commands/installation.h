@@ -15,6 +15,8 @@ struct BuildTree {
   std::optional<std::filesystem::path> python_path() const;
 };
 
+// Returns the path of the executable, or an empty path if it is unknown.
+std::filesystem::path command_file();
 // Returns the folder of the executable, or an empty path if it is unknown.
 std::filesystem::path command_folder();
 

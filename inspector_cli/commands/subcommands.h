@@ -28,6 +28,7 @@ void add_report(CLI::App& app);
 void add_bisect(CLI::App& app);
 void add_watch(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_mcp(CLI::App& app);
 void add_run_training(CLI::App& app);
 
 }  // namespace telens::cli

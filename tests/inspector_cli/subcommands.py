@@ -69,6 +69,12 @@ SUBCOMMANDS = {
         "hostile": "serves the page of report",
         "damaged": "serves the page of report",
     },
+    "mcp": {
+        "output": "Python writes its output",
+        "width": "answers with JSON",
+        "hostile": "answers with the JSON of other subcommands",
+        "damaged": "answers with the JSON of other subcommands",
+    },
     "diagnose": {
         "output": ["diagnose {run}"],
         "width": ["diagnose {run}"],

@@ -146,7 +146,8 @@ def test_cli_wheel_supports_any_python_and_glibc_2_28(wheels):
 def test_cli_wheel_describes_itself(wheels):
     described = metadata(wheels["telens-cli"])
     assert (described["Name"], described["Version"]) == ("telens-cli", VERSION)
-    assert described["Requires-Dist"] is None
+    for requirement in described.get_all("Requires-Dist"):
+        assert requirement.endswith("; extra == 'mcp'")
     assert "telens diagnose logs" in described.get_payload()
     with zipfile.ZipFile(wheels["telens-cli"]) as archive:
         folder = f"telens_cli-{VERSION}.dist-info/licenses/"
