@@ -27,7 +27,7 @@ from telens.run import Run, open_run  # noqa: E402
 def __getattr__(name: str) -> object:
     # Like transformer_engine.pytorch, telens.pytorch works after `import telens`. It is imported on
     # first use.
-    if name in ("attach", "common", "debug", "paddle", "pytorch"):
+    if name in ("attach", "common", "debug", "paddle", "pytorch", "te_features"):
         return importlib.import_module(f"telens.{name}")
     if name in ("step", "watch"):
         return getattr(importlib.import_module("telens.attach"), name)
