@@ -57,6 +57,35 @@ def test_packed_tokens_have_the_angles_of_their_place(interleaved):
     assert apply_rotary_pos_emb(x[:0], angles, "thd", cu_seqlens=sums[:1]).shape == (0, HEADS, SIZE)
 
 
+def test_assigned_frequencies_change_the_angles():
+    angles = te.RotaryPositionEmbedding(SIZE)(6)
+    for interleaved in (False, True):
+        rotary = te.RotaryPositionEmbedding(SIZE, interleaved=interleaved)
+        original = rotary(6)
+        assert torch.equal(rotary.inv_freq, angles[1, 0, 0, : SIZE // 2])
+        rotary.inv_freq = torch.nn.Buffer(rotary.inv_freq / 8)
+        assert torch.equal(rotary(6), original / 8)
+        rotary.bfloat16()  # BF16 angles would be wrong by 1 at position 256
+        assert torch.equal(rotary(6), original / 8)
+        assert not rotary.state_dict()
+
+
+def test_frequencies_in_a_state_dict_are_loaded():
+    model = torch.nn.ModuleDict({"rotary": te.RotaryPositionEmbedding(SIZE)})
+    original = model["rotary"](6)
+    model.load_state_dict({"rotary.inv_freq": model["rotary"].inv_freq * 2})
+    assert torch.equal(model["rotary"](6), original * 2)
+    model.load_state_dict({})
+    assert torch.equal(model["rotary"](6), original * 2)
+
+
+def test_frequencies_of_another_size_are_rejected():
+    rotary = te.RotaryPositionEmbedding(SIZE)
+    for wrong in (torch.ones(SIZE), 1.0):
+        with pytest.raises(telens.UsageError, match=rf"inv_freq must be a tensor \[{SIZE // 2}\]"):
+            rotary.inv_freq = wrong
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

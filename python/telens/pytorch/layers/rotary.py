@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from telens import _C
@@ -29,7 +31,13 @@ class RotaryPositionEmbedding(torch.nn.Module):
     interleaved
         True: neighboring channels are pairs. False: each channel of the first half is paired with
         one of the second half
+
+    The attribute ``inv_freq`` [dim / 2], FP32, holds the angle per position of each pair. Libraries
+    assign other frequencies to it, such as those of Llama 3.1. ``.to()`` neither moves nor casts
+    it. State dicts of Transformer Engine may contain it; ours do not.
     """
+
+    inv_freq: torch.Tensor
 
     @rejects_bools
     def __init__(
@@ -53,9 +61,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
             if value is not None and not value > 0:
                 raise refusal(owner, name, "None or above 0", value)
         rotated = int(dim * rotary_percent) if rotary_percent < 1 else dim
-        # Refuses an odd number of channels here, not in the first forward.
-        _C.rotary_angles(0, rotated, rotary_base)
         self.dim = rotated
+        self.inv_freq = _C.rotary_angles(2, rotated, rotary_base)[1].flatten()[: rotated // 2]
         self.rotary_base = rotary_base
         self.interleaved = interleaved
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
@@ -64,11 +71,30 @@ class RotaryPositionEmbedding(torch.nn.Module):
     @rejects_bools
     def forward(self, max_seq_len: int, offset: int = 0) -> torch.Tensor:
         """Angles [max_seq_len, 1, 1, dim], FP32, of the positions from ``offset`` on."""
-        positions = torch.arange(offset, offset + max_seq_len, dtype=torch.float32, device="cpu")
-        frequencies = _C.rotary_angles(2, self.dim, self.rotary_base)[1:]
+        device = self.inv_freq.device
+        positions = torch.arange(offset, offset + max_seq_len, dtype=torch.float32, device=device)
         if self.interleaved:  # each frequency twice in a row
-            frequencies = frequencies[..., : self.dim // 2].repeat_interleave(2, -1)
+            frequencies = self.inv_freq.repeat_interleave(2)
+        else:
+            frequencies = self.inv_freq.repeat(2)
         return positions.div(self._position_divisor(max_seq_len)).view(-1, 1, 1, 1) * frequencies
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._frequencies(value) if name == "inv_freq" else value)
+
+    def _frequencies(self, given: Any) -> torch.Tensor:
+        """Returns them in FP32, on the CPU unless they are on the meta device."""
+        shape = [self.dim // 2]
+        if not isinstance(given, torch.Tensor) or list(given.shape) != shape:
+            raise refusal(type(self).__name__, "inv_freq", f"a tensor {shape}", given)
+        return given.detach().to("meta" if given.is_meta else "cpu", torch.float32, copy=True)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        key = f"{prefix}inv_freq"
+        if key in state_dict:
+            state_dict = dict(state_dict)
+            self.inv_freq = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _position_divisor(self, max_seq_len: int) -> float:
         factor, pretrained = (
