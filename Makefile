@@ -123,9 +123,10 @@ test-samples: setup build  ## the tests of the samples, except long ones
 test-long: setup build  ## the Python tests and samples that take half a minute or more each
 	@$(PYTEST) -m long tests/python tests/samples
 
-CLIENT_TESTS ?= tests/python/test_run_as_te.py tests/python/test_megatron.py \
-  tests/python/test_safe_conversion.py tests/python/test_attach_frameworks.py \
-  tests/python/test_attach_torchao.py tests/python/test_attach_bitsandbytes.py
+CLIENT_TESTS ?= tests/python/test_run_as_te.py tests/python/test_model_clients.py \
+  tests/python/test_megatron.py tests/python/test_safe_conversion.py \
+  tests/python/test_attach_frameworks.py tests/python/test_attach_torchao.py \
+  tests/python/test_attach_bitsandbytes.py
 
 # Only these tests import from build/clients. They use torch and the other packages of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
