@@ -32,6 +32,7 @@ for _ in range(3):
 """
 LAYERS = ["0", "1", "2", "Linear"]
 TELENS = PROJECT_ROOT / "build/bin/telens"
+OUTLIERS = PROJECT_ROOT / "samples/plugins/log_outliers"
 
 
 @pytest.fixture
@@ -85,17 +86,39 @@ def test_a_sitecustomize_of_the_user_still_runs(tmp_path, monkeypatch):
     assert result.stdout == "customized\ncustomized\nran\n"
 
 
-def test_a_config_with_mistakes_does_not_end_the_training(tmp_path, script):
+def run_with_config(folder, config, *options, script):
+    return subprocess.run(
+        [TELENS, "run", "--config", config, *options, "--", sys.executable, script],
+        capture_output=True, text=True, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_config_with_mistakes_ends_before_the_program(tmp_path, script):
     config = tmp_path / "config.yaml"
     config.write_text("section: {enabled: True, layers: {layer_types: [all]}, nonsense: {}}\n")
-    result = subprocess.run(
-        [TELENS, "run", "--config", config, "--", sys.executable, script],
-        capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    assert result.returncode == 0
-    assert len(result.stdout.split()) == 3
-    assert result.stderr.count("telens run: not attached: ") == 1
+    result = run_with_config(tmp_path, config, script=script)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("telens: ")
     assert "nonsense" in result.stderr
+    assert not (tmp_path / "telens_run").exists()
+
+
+def test_features_of_a_folder_record_attached_models(tmp_path, script):
+    config = OUTLIERS / "log_outliers.yaml"
+    result = run_with_config(tmp_path, config, "--feature-dir", OUTLIERS, script=script)
+    assert (result.returncode, len(result.stdout.split())) == (0, 3), result.stderr
+    rows = telens.open_run(tmp_path / "telens_run").records(statistic="outliers%")
+    assert {*rows["layer"]} == {*LAYERS}
+
+
+def test_feature_folders_are_checked_before_the_program(tmp_path, script):
+    config = OUTLIERS / "log_outliers.yaml"
+    unknown = run_with_config(tmp_path, config, script=script)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "LogOutliers" in unknown.stderr
+    missing = run_with_config(tmp_path, config, "--feature-dir", "none", script=script)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "no such folder: none" in missing.stderr
 
 
 def test_wrong_command_lines_are_refused(tmp_path):

@@ -23,10 +23,10 @@ _steps_before = 0  # step count of the optimizer state that the program has load
 def attach_from_environment() -> None:
     """Attaches as the environment variable TELENS_ATTACH says."""
     options = json.loads(os.environ[VARIABLE])
-    attach(options["config"], options["log_dir"], options["modules"])
+    attach(options["config"], options["log_dir"], options["feature_dirs"], options["modules"])
 
 
-def attach(config: str | None, log_dir: str, modules: list[str]) -> None:
+def attach(config: str | None, log_dir: str, feature_dirs: list[str], modules: list[str]) -> None:
     """Watches the models of this process from their first training forward on.
 
     A model is a module that is called outside of any watched module, in training mode, with
@@ -50,7 +50,12 @@ def attach(config: str | None, log_dir: str, modules: list[str]) -> None:
         try:
             if current is None:
                 watching.watch(
-                    module, config, log_dir, modules=modules, init_training_step=_steps_before
+                    module,
+                    config,
+                    log_dir,
+                    feature_dirs=feature_dirs,
+                    modules=modules,
+                    init_training_step=_steps_before,
                 )
             else:
                 current.add(module)

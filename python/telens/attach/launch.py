@@ -11,8 +11,8 @@ import sys
 
 __all__ = ["VARIABLE", "main"]
 
-# JSON: {"config": path or null, "log_dir": path, "modules": list of regular expressions,
-# "process": PID of the command}
+# JSON: {"config": path or null, "log_dir": path, "feature_dirs": paths, "modules": list of regular
+# expressions, "process": PID of the command}
 VARIABLE = "TELENS_ATTACH"
 
 _RUN_ID = "TELENS_RUN_ID"
@@ -43,6 +43,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--config", help="debug config; default: statistics of every tensor")
     parser.add_argument("--log-dir", default="telens_run", help="folder of the run file")
     parser.add_argument(
+        "--feature-dir", action="append", default=[], help="folder of features that the config uses"
+    )
+    parser.add_argument(
         "--modules", action="append", default=[], help="name or class of more modules (regex)"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after --: the program to run")
@@ -57,6 +60,9 @@ def main(arguments: list[str]) -> int:
             parser.error(f"--modules: {pattern!r} is not a regular expression: {error}")
     if options.config is not None and not pathlib.Path(options.config).is_file():
         parser.error(f"--config: no such file: {options.config}")
+    for folder in options.feature_dir:
+        if not pathlib.Path(folder).is_dir():
+            parser.error(f"--feature-dir: no such folder: {folder}")
     startup = str(pathlib.Path(__file__).with_name("startup"))
     paths = [startup, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
@@ -65,6 +71,7 @@ def main(arguments: list[str]) -> int:
             {
                 "config": options.config and os.path.abspath(options.config),
                 "log_dir": os.path.abspath(options.log_dir),
+                "feature_dirs": [os.path.abspath(each) for each in options.feature_dir],
                 "modules": options.modules,
                 "process": os.getpid(),
             }

@@ -357,6 +357,7 @@ def watch(
     config: str | os.PathLike | dict | None = None,
     log_dir: str | os.PathLike = "telens_run",
     *,
+    feature_dirs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
     modules: Iterable[str] = (),
     logger: Any = None,
     every: int = 10,
@@ -386,6 +387,8 @@ def watch(
         the step time
     log_dir
         folder of the run file and the logs
+    feature_dirs
+        folders of feature classes (.py) and plugins (.so) that the config uses
     modules
         names of more modules to watch, of any class: regular expressions for the whole name or the
         whole class name, such as ``"LlamaDecoderLayer"`` or ``r"layers\.\d+\.mlp"``
@@ -434,6 +437,7 @@ def watch(
     trackers = trackers_of(logger)
     sessions.initialize(
         CONFIG if config is None else config,
+        feature_dirs,
         log_dir=log_dir,
         init_training_step=init_training_step,
     )
