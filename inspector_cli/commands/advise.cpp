@@ -96,10 +96,12 @@ std::vector<std::string> kept_layers(const RecipeAdvice& advice, const analysis:
   return names;
 }
 
-std::string quoted(const std::vector<std::string>& names, char quote) {
+// Names in double quotes with escapes that JSON, YAML and Python have in common: users paste them.
+std::string quoted(const std::vector<std::string>& names) {
   std::string list;
   for (const std::string& name : names) {
-    list += fmt::format("{}{}{}{}", list.empty() ? "" : ", ", quote, name, quote);
+    list += (list.empty() ? "" : ", ") +
+            Json(name).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   }
   return list;
 }
@@ -110,14 +112,14 @@ std::string yaml_section(const std::vector<std::string>& names) {
       "  enabled: True\n"
       "  layers: {{exact_layer_names: [{}]}}\n"
       "  transformer_engine: {{DisableFP8Layer: {{enabled: True}}}}\n",
-      quoted(names, '"'));
+      quoted(names));
 }
 
 std::string torchao_filter(const RecipeAdvice& advice, const std::vector<std::string>& names) {
   const std::string filter =
       names.empty() ? ""
                     : fmt::format(", module_filter_fn=lambda module, name: name not in {{{}}}",
-                                  quoted(names, '"'));
+                                  quoted(names));
   if (advice.recipe->torchao == "tensorwise") {
     return fmt::format(
         "from torchao.float8 import convert_to_float8_training\n"

@@ -81,6 +81,12 @@ SUBCOMMANDS = {
         "hostile": ["diagnose {run}"],
         "damaged": ["diagnose {run}"],
     },
+    "advise": {
+        "output": "no run here has statistics of recipes",
+        "width": "no run here has statistics of recipes",
+        "hostile": "test_hostile_layer_names_are_escaped_in_code",
+        "damaged": ["advise {run}"],
+    },
     "diff": {
         "output": ["diff {run} {run}"],
         "width": ["diff {run} {run}"],

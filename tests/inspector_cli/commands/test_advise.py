@@ -1,5 +1,6 @@
 """telens advise: which recipe fits, and which layers stay in BF16."""
 
+import ast
 import json
 import math
 
@@ -49,6 +50,19 @@ def test_a_layer_that_loses_a_tenth_of_a_tensor_stays_in_bf16(advise):
     assert section["layers"] == {"exact_layer_names": ["lm_head"]}
     assert section["transformer_engine"] == {"DisableFP8Layer": {"enabled": True}}
     assert 'name not in {"lm_head"}' in found["torchao"]
+
+
+def test_hostile_layer_names_are_escaped_in_code(telens, lines, tmp_path):
+    hostile = 'x"}); print("injected'
+    for tensor, elements in ELEMENTS.items():
+        lines.record(0, hostile, tensor, "numel", elements)
+        lines.record(0, hostile, tensor, "fp8_current_scaling_underflows%", 37)
+    result = telens("advise", lines.write(tmp_path), "--format", "json")
+    found = json.loads(result.stdout)
+    layers = yaml.safe_load(found["yaml"])["keep_in_bf16"]["layers"]["exact_layer_names"]
+    assert layers == [hostile]
+    (call,) = (each for each in ast.walk(ast.parse(found["torchao"])) if isinstance(each, ast.Set))
+    assert ast.literal_eval(call) == {hostile}
 
 
 def test_the_recipe_that_fits_is_recommended(advise):
