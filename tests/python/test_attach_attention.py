@@ -65,11 +65,15 @@ class Block(nn.Module):
             call["enable_gqa"] = True
         attend = self.attend or functional.scaled_dot_product_attention
         output = attend(q, k, v, **call)
-        self.kept = dict(zip(FORWARD, (q, k, v, output), strict=True))
-        for each in self.kept.values():
+        if not torch.compiler.is_compiling():
+            self.keep(q, k, v, output)
+        return output.transpose(1, 2).flatten(2)
+
+    def keep(self, *tensors):
+        self.kept = dict(zip(FORWARD, tensors, strict=True))
+        for each in tensors:
             if each.requires_grad:
                 each.retain_grad()
-        return output.transpose(1, 2).flatten(2)
 
 
 class Model(nn.Module):

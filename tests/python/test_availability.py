@@ -53,7 +53,7 @@ def test_reason_distinguishes_native_and_emulated(capability, native, monkeypatc
             assert reason == f"{what} runs natively on this GPU, of compute capability {version}"
         else:
             assert reason.startswith(f"{what} runs emulated exactly on this GPU: native products")
-            assert reason.endswith(f"and it has {version}")
+            assert reason.endswith(f"but it has {version}")
 
 
 def test_a_gpu_without_kernels_of_this_build_is_none(monkeypatch):

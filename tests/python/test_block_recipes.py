@@ -292,9 +292,9 @@ def test_quantizers_update_their_own_tensors(name):
 @pytest.mark.parametrize(
     ("recipe", "features", "message"),
     [
-        (MXFP8BlockScaling(), 48, r"weight has shape \[48, 64\].*divisible by 32"),
-        (Float8BlockScaling(), 40, r"divisible by 16"),
-        (NVFP4BlockScaling(), 40, r"divisible by 16"),
+        (MXFP8BlockScaling(), 48, r"weight has shape \[48, 64\].*multiples of 32"),
+        (Float8BlockScaling(), 40, r"multiples of 16"),
+        (NVFP4BlockScaling(), 40, r"multiples of 16"),
     ],
 )
 def test_features_that_a_gemm_does_not_take_are_named(recipe, features, message):

