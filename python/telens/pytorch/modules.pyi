@@ -85,7 +85,7 @@ class Linear(Module):
     ) -> Any: ...
 
 class GroupedLinear(Module):
-    """Applies y_i = x_i A_i^T + b_i to consecutive rows of one input."""
+    """Applies y_i = x_i A_i^T + b_i to consecutive rows of an input."""
 
     num_gemms: int
     in_features: int
