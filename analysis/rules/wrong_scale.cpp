@@ -130,7 +130,7 @@ Finding make_finding(const Facts& facts, const ScaleSeries& staleness, const Wro
         {"scale_inv_max", staleness.place, read.iteration, *inverse_now, ""});
   }
   finding.summary =
-      fmt::format("the scale stands for an amax of {:.3g}, the history asks for {:.3g}: {}",
+      fmt::format("the scale corresponds to an amax of {:.3g}, the history to {:.3g}: {}",
                   std::exp2(read.stands_for), std::exp2(wrong.expected), like);
   finding.evidence.push_back(
       {"scale_staleness", staleness.place, read.iteration, read.staleness(), ""});
