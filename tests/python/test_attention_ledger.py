@@ -146,7 +146,8 @@ def test_queries_keys_and_values_have_their_dtype(tmp_path, dtype):
     for tensor in ("query", "key", "value"):
         assert state[f"{tensor} requested"] == name
         assert state[f"{tensor} ran"] == ("FP32" if is_widened else name)
-        assert (state[f"{tensor} cause"] == "as it came") != is_widened
+        if not is_widened:
+            assert state[f"{tensor} cause"] == "as it came"
     assert state["output ran"] == name
 
 

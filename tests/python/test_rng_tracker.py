@@ -57,7 +57,7 @@ def test_a_name_or_seed_twice_and_an_unknown_name_are_errors(tracker):
     with pytest.raises(telens.UsageError, match="the seed 123 exists already"):
         tracker.add("other", 123)
     with (
-        pytest.raises(KeyError, match=r"no state 'model-paralel-rng' \(did you mean"),
+        pytest.raises(KeyError, match=r"unknown state 'model-paralel-rng' \(did you mean"),
         tracker.fork("model-paralel-rng"),
     ):
         pass
