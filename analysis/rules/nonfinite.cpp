@@ -341,8 +341,7 @@ std::vector<Finding> find(const Facts& facts) {
                   .confidence = kProven};
   finding.place.gemm = gemm_that_made(*origin);
   const double count = *origin->at(first);
-  finding.summary =
-      fmt::format("{:.0f} element{} not finite", count, count == 1 ? " is" : "s are");
+  finding.summary = fmt::format("{:.0f} element{} not finite", count, count == 1 ? " is" : "s are");
   if (const std::size_t others = places_with(facts) - 1; others > 0) {
     finding.summary += fmt::format("; {} other tensor{} non-finite with or after it", others,
                                    others == 1 ? " becomes" : "s become");

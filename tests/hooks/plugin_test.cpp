@@ -197,7 +197,8 @@ TEST_F(PluginTest, a_library_with_a_damaged_number_of_segments_is_refused) {
 TEST_F(PluginTest, pipe_is_rejected) {
   const fs::path path = plugins.path() / "pipe.so";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT([&] { read_plugin_note(path); }, ThrowsMessage<UsageError>(HasSubstr("not a regular file")));
+  EXPECT_THAT([&] { read_plugin_note(path); },
+              ThrowsMessage<UsageError>(HasSubstr("not a regular file")));
 }
 
 TEST_F(PluginTest, a_folder_that_is_missing_is_an_error) {

@@ -45,7 +45,7 @@ def test_list_of_commands_fits_one_screen_in_groups():
 
 
 # Options whose meaning differs between subcommands.
-AMBIGUOUS = {"--help", "--config", "--dir", "--layers"}
+AMBIGUOUS = {"--help", "--config", "--dir", "--layers", "--timeout"}
 
 
 def shared_options():
