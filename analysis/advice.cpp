@@ -26,7 +26,7 @@ constexpr std::array kRecipes{
                   "Float8CurrentScaling()", "tensorwise"},
     AdvisedRecipe{"fp8_block_scaling_", "FP8 blocks", kUnitOfE4m3, kUnitOfE4m3,
                   "Float8BlockScaling()", ""},
-    AdvisedRecipe{"mxfp8_", "MXFP8", kUnitOfE4m3, kUnitOfE4m3, "MXFP8BlockScaling()", "mxfp8"},
+    AdvisedRecipe{"mxfp8_", "MXFP8", kUnitOfE4m3, kUnitOfE4m3, "MXFP8BlockScaling()", ""},
     AdvisedRecipe{"nvfp4_", "NVFP4", kUnitOfE2m1, kUnitOfE2m1, "NVFP4BlockScaling()", ""},
 };
 constexpr std::array kOperands{TensorName::activation, TensorName::weight, TensorName::gradient};
@@ -204,8 +204,12 @@ std::vector<RecipeAdvice> advise(const Facts& facts) {
     RecipeAdvice advice = advise_on(facts, recipe);
     if (advice.tensors > 0) advices.push_back(std::move(advice));
   }
-  std::ranges::stable_sort(advices, {},
-                           [](const RecipeAdvice& advice) { return advice.misfits.size(); });
+  // Layers in which a recipe was not measured are not known to fit it.
+  std::size_t most = 0;
+  for (const RecipeAdvice& each : advices) most = std::max(most, each.layers);
+  std::ranges::stable_sort(advices, {}, [&](const RecipeAdvice& each) {
+    return most - each.layers + each.misfits.size();
+  });
   return advices;
 }
 

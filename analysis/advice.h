@@ -63,8 +63,8 @@ double error_limit(double unit, double other_unit, double k);
 // The statistics that advise() reads.
 std::vector<std::string_view> advised_statistics();
 
-// One entry per recipe that was measured, in the order of preference: least misfits first, then the
-// smallest error.
+// One entry per recipe that was measured, in the order of preference: first those with the fewest
+// layers that do not fit or were not measured; among equals the cheapest to adopt.
 std::vector<RecipeAdvice> advise(const Facts& facts);
 
 }  // namespace telens::analysis

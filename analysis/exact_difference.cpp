@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
 #include <tuple>
 
@@ -84,30 +85,36 @@ class Comparison {
   ExactDifference run() {
     ExactDifference result;
     std::optional<Key> first;
+    std::set<const ByName::value_type*> used;
     for (const auto& [key, digest] : digests_) {
-      const auto other = find_in_b(key, digest.place);
-      if (!other) {
+      const ByName::value_type* other = find_in_b(key, digest.place);
+      if (other == nullptr) {
         ++result.only_in_one;
         continue;
       }
       ++result.compared;
-      if (*other == digest.value) continue;
+      used.insert(other);
+      if (!first_compared_) first_compared_ = key.iteration;
+      if (!first && key.iteration != last_compared_) {
+        before_last_compared_ = std::exchange(last_compared_, key.iteration);
+      }
+      if (other->second == digest.value) continue;
       ++result.different;
       if (!first) first = key;
       const bool is_at_first = std::tie(key.iteration, key.micro_batch, key.order) ==
                                std::tie(first->iteration, first->micro_batch, first->order);
       if (is_at_first) ++result.ranks;
     }
-    result.only_in_one += of_b_.size() - result.compared;
+    result.only_in_one += of_b_.size() - used.size();
     if (first) explain(*first, result);
     return result;
   }
 
  private:
-  std::optional<double> find_in_b(const Key& key, const Place& place) const {
+  const ByName::value_type* find_in_b(const Key& key, const Place& place) const {
     const auto found = of_b_.find({key.iteration, key.micro_batch, key.rank,
                                    map_layer(a_.layer_name(place.layer), map_), *place.tensor});
-    return found == of_b_.end() ? std::nullopt : std::optional(found->second);
+    return found == of_b_.end() ? nullptr : &*found;
   }
 
   std::string label(const Place& place) const {
@@ -122,8 +129,8 @@ class Comparison {
     const Key at{key.iteration, micro_batch, get_order_in_step(place), key.rank};
     const auto found = digests_.find(at);
     if (found == digests_.end()) return false;
-    const auto other = find_in_b(at, place);
-    return other && *other == found->second.value;
+    const ByName::value_type* other = find_in_b(at, place);
+    return other != nullptr && other->second == found->second.value;
   }
 
   void add_inputs(const Key& key, const Place& place, std::initializer_list<TensorName> tensors,
@@ -161,9 +168,9 @@ class Comparison {
     if (last != nullptr) result.before = label(last->place);
     switch (*place.tensor) {
       case TensorName::weight:
-        result.culprit = key.iteration == digests_.begin()->first.iteration
-                             ? Culprit::initialization
-                             : Culprit::optimizer;
+        result.culprit =
+            key.iteration == first_compared_ ? Culprit::initialization : Culprit::optimizer;
+        result.iteration_before = before_last_compared_;
         return;
       case TensorName::output:
         add_inputs(key, place, {TensorName::activation, TensorName::weight}, result);
@@ -180,10 +187,18 @@ class Comparison {
       default:
         break;
     }
-    if (is_backward && !last_is_backward) result.culprit = Culprit::loss;
-    const bool is_first_input =
-        !is_backward && (last == nullptr || last->place.tensor == TensorName::weight);
-    if (is_first_input && is_first_layer(key)) result.culprit = Culprit::data;
+    if (is_backward && last != nullptr && !last_is_backward) result.culprit = Culprit::loss;
+    const bool is_first_input = !is_backward && is_first_layer(key) && has_weights(key);
+    if (is_first_input) result.culprit = Culprit::data;
+  }
+
+  // True if weights of this rank and iteration were compared.
+  bool has_weights(const Key& key) const {
+    return std::ranges::any_of(digests_, [&](const auto& entry) {
+      const auto& [at, digest] = entry;
+      return at.iteration == key.iteration && at.rank == key.rank &&
+             digest.place.tensor == TensorName::weight && find_in_b(at, digest.place) != nullptr;
+    });
   }
 
   // True if no tensor but weights comes before this one in the micro-batch.
@@ -200,6 +215,8 @@ class Comparison {
   const LayerMap& map_;
   Digests digests_;
   ByName of_b_;
+  // Iterations with a digest in both runs: the first, and up to the first difference the last two.
+  std::optional<std::int64_t> first_compared_, last_compared_, before_last_compared_;
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ struct ExactPlace {
 enum class Culprit : std::uint8_t {
   initialization,  // a weight of the first iteration
   optimizer,       // a weight whose gradient was equal in the step before
-  data,            // the input of the first layer
+  data,            // the input of the first layer, after equal weights
   forward,         // a layer's output, from equal input and weight
   loss,            // the first gradient of the backward pass
   backward,        // a layer's dgrad or wgrad, from equal gradient, and weight or input
@@ -45,6 +45,8 @@ struct ExactDifference {
   std::vector<std::string> equal_inputs = {};  // labels of recorded inputs of the culprit
   std::string before = {};  // the recorded tensor before it; "" if it is the first
   std::size_t ranks = 0;    // ranks that differ first at this place
+  // Culprit::optimizer: the compared iteration before.
+  std::optional<std::int64_t> iteration_before = {};
 };
 
 // Compares tensors in the order of training: iteration, micro-batch, forward pass, backward pass.

@@ -27,9 +27,9 @@ std::map<std::string, std::size_t> count_prefixes(std::span<const std::string> l
 }  // namespace
 
 std::string map_layer(std::string name, const LayerMap& map) {
-  for (const auto& [from, to] : map) {
+  for (const auto& [from, to, at_start] : map) {
     const auto at = name.find(from);
-    if (at == std::string::npos) continue;
+    if (at == std::string::npos || (at_start && at > 0)) continue;
     name.replace(at, from.size(), to);
     break;
   }
@@ -49,13 +49,13 @@ LayerMap find_layer_map(std::span<const std::string> a, std::span<const std::str
   for (const auto& [prefix, count] : count_prefixes(a, names_b)) {
     if (count > most && is_half(count)) {
       most = count;
-      best = {{prefix, ""}};
+      best = {{prefix, "", true}};
     }
   }
   for (const auto& [prefix, count] : count_prefixes(b, names_a)) {
     if (count > most && is_half(count)) {
       most = count;
-      best = {{"", prefix}};
+      best = {{"", prefix, true}};
     }
   }
   return best;

@@ -3,14 +3,18 @@
 
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace telens::analysis {
 
-// {text in A's layer names, replacement in B's}. In each name, the first pair whose text occurs
-// replaces its first occurrence. An empty text occurs at the start of every name.
-using LayerMap = std::vector<std::pair<std::string, std::string>>;
+struct LayerReplacement {
+  std::string from;       // text in A's layer names; "" is at the start of every name
+  std::string to;         // text in B's
+  bool at_start = false;  // replaces only a prefix
+};
+
+// In each name, the first entry whose text occurs replaces its first occurrence.
+using LayerMap = std::vector<LayerReplacement>;
 
 // Returns the name in B of a layer of A.
 std::string map_layer(std::string name, const LayerMap& map);

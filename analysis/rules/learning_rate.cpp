@@ -122,7 +122,7 @@ std::optional<Finding> zero_at_end(const Facts& facts, const Scalars& rates) {
       "give it the number of optimizer steps");
 }
 
-// The rate falls to nothing and rises again step by step: a cosine that goes on beyond its end. A
+// The rate falls to nothing and rises again step by step: a cosine that continues beyond its end. A
 // restart on purpose is one jump to the peak.
 std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) {
   const Points& points = rates.points;
@@ -138,7 +138,7 @@ std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) 
         rates, lowest.iteration, facts.last_iteration(),
         fmt::format(
             "the learning rate falls from {:.3g} to {:.3g} and then rises again step by step "
-            "to {:.3g}: the schedule goes on beyond its end",
+            "to {:.3g}: the schedule continues beyond its end",
             peak, lowest.value, points[end].value),
         {rate_at(rates, lowest, ""), rate_at(rates, points[end], "later")},
         "step the scheduler once per optimizer step, or multiply its number of steps by the number "

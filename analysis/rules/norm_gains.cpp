@@ -95,7 +95,7 @@ std::string judge(const Facts& facts, const Norm& norm) {
                               std::abs(norm.output / norm.gain - 1) < kAlike;
   if (is_around_zero && norm.deviation > 0) {
     return fmt::format(
-        "the gains of the norm lie around 0 with a root mean square of {:.3g}, as if one "
+        "the gains of the norm are centered at 0 with a root mean square of {:.3g}, as if one "
         "had been subtracted from them, and the norm does not add it",
         norm.gain);
   }
@@ -111,7 +111,7 @@ bool is_norm(std::string_view layer) {
          (std::isdigit(static_cast<unsigned char>(name.back())) != 0 || name.back() == '_')) {
     name.pop_back();
   }
-  // Not "layernorm_linear_qkv", which is a product behind a norm.
+  // Not "layernorm_linear_qkv", which is a product after a norm.
   return name.ends_with("norm") || name.starts_with("ln_") || name == "ln" || name.ends_with("_ln");
 }
 

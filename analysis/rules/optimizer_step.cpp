@@ -120,11 +120,10 @@ Rule optimizer_step() {
       .doc =
           "The first step of Adam changes each element by the learning rate, whatever the "
           "gradient: the median change is 1 in units of the rate. Reported: a median that is off "
-          "by 20 %, as from a step counter that had already advanced, and moments that begin "
-          "anew in the first step of a resumed run. Visible in the first step. Also "
+          "by 20 %, as from a step counter that had already advanced, and moments that start at "
+          "zero again in the first step of a resumed run. Visible in the first step. Also "
           "reported: two steps in succession that change the root mean square of most weights by "
-          "more "
-          "than 5 times the learning rate, which Adam cannot do.",
+          "more than 5 times the learning rate, which Adam cannot do.",
       .stage = Stage::update,
       .optional = {"l2_norm", "numel", "std", "mean"},
       .scalars = {"first_update"},

@@ -11,7 +11,7 @@ namespace telens::analysis {
 namespace {
 
 // The mean of n random signs is 1 / sqrt(n) of the root mean square. Rounding to BF16 changes it by
-// 2^-9 of that: a tenth of it still shows the factor to 2 %. Rows that sum to zero, as behind a
+// 2^-9 of that: a tenth of it still shows the factor to 2 %. Rows that sum to zero, as after a
 // LayerNorm or before a softmax, stay below.
 constexpr double kLeastMean = 0.1;
 constexpr std::size_t kLeastGradients = 4;

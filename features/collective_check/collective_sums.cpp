@@ -7,7 +7,9 @@ namespace {
 
 // Returns the unit roundoff: half the distance from 1 to the next number. Integers are not rounded.
 double unit_roundoff(DType dtype) {
-  if (is_integer(dtype)) return 0;
+  constexpr auto kUint16 = static_cast<DType>(27);
+  constexpr auto kUint64 = static_cast<DType>(29);
+  if (is_integer(dtype) || (dtype >= kUint16 && dtype <= kUint64)) return 0;
   switch (dtype) {
     case DType::float64:
       return 0x1p-53;

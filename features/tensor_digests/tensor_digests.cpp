@@ -22,14 +22,26 @@ double fold(const TensorHandle& digest) {
   return static_cast<double>(all >> kDropped);
 }
 
+// Returns the digest of the tensor, or of the codes and scales of a weight that is stored in FP8.
+TensorHandle digest_of(const ObservedTensor& call) {
+  if (call.tensor.defined()) return tensor_ops::digest(call.tensor);
+  const ObservedOperand& copy = call.rowwise.defined() ? call.rowwise : call.columnwise;
+  if (!copy.defined() || !copy.is_quantized()) return {};
+  const QuantizedCodes data = copy.codes(/*columnwise=*/!copy.has(/*columnwise=*/false));
+  return tensor_ops::append_digest(tensor_ops::digest(data.codes),
+                                   tensor_ops::digest(data.scale_inv));
+}
+
 }  // namespace
 
 void TensorDigests::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                    TensorReading&) {
-  if (call.evaluation || !call.tensor.defined()) return;
+  if (call.evaluation || call.scores != nullptr) return;
   if (call.tensor_name == TensorName::weight && !call.first_microbatch) return;
-  TensorHandle digest = tensor_ops::digest(call.tensor);
+  TensorHandle digest = digest_of(call);
+  if (!digest.defined()) return;
   const std::lock_guard lock(mutex_);
+  streams_.add(digest.device());
   if (std::exchange(counted_iteration_, at.iteration) != at.iteration) calls_.clear();
   const int number = calls_[{std::string(at.layer_name), call.tensor_name}]++;
   items_.push_back({at.iteration, std::string(at.layer_name), call.tensor_name, number});
@@ -40,6 +52,7 @@ void TensorDigests::record_arrived(Waiting waiting) {
   {
     const std::lock_guard lock(mutex_);
     if (!items_.empty()) {
+      streams_.join();
       arrivals_.add(std::exchange(digests_, {}), std::exchange(items_, {}));
     }
   }

@@ -11,6 +11,7 @@
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_observer.h"
+#include "hooks/stream_order.h"
 
 namespace telens::features {
 
@@ -41,6 +42,7 @@ class TensorDigests final : public ScheduledObserver {
   std::mutex mutex_;  // guards the members below
   std::vector<Item> items_;
   std::vector<TensorHandle> digests_;
+  StreamSet streams_;  // the streams that computed them
   std::int64_t counted_iteration_ = -1;
   std::map<std::tuple<std::string, TensorName>, int> calls_;  // in counted_iteration_
 };

@@ -11,10 +11,14 @@ config::FeatureDescription tensor_digests_description() {
           "Records a number of 52 bits that depends on every bit of the high-precision tensor, on\n"
           "the order of its elements, its dtype and its sizes: 0 and -0 differ, and so do a "
           "tensor\n"
-          "and its transpose. `telens diff --exact A B` finds the first tensor whose bits differ.\n"
-          "Each call of a layer in an iteration has a separate digest: `digest` for the first\n"
-          "micro-batch, `digest.1` for the second. Each rank records its own digests, so two runs\n"
-          "must divide their tensors over ranks in the same way.",
+          "and its transpose. Of a weight that is stored in FP8, codes and scales are digested.\n"
+          "`telens diff --exact A B` finds the first tensor whose bits differ. Each call of a "
+          "layer\n"
+          "in an iteration has a separate digest: `digest` for the first, `digest.1` for the "
+          "second.\n"
+          "Calls are micro-batches if each micro-batch calls each layer once. Each rank records "
+          "its\n"
+          "own digests, so two runs must divide their tensors over ranks in the same way.",
       .example =
           "TensorDigests:\n"
           "  enabled: True\n"

@@ -116,7 +116,8 @@ ObservedTensor::ObservedTensor(const InspectTensorCall& call)
 
 TensorHandle ObservedTensor::data() const {
   if (scores != nullptr) return scores->query;
-  return tensor.defined() ? tensor : rowwise.data();
+  if (tensor.defined()) return tensor;
+  return rowwise.defined() ? rowwise.data() : columnwise.data();
 }
 
 ObservedCopy::ObservedCopy(const InspectPostquantizeCall& call)

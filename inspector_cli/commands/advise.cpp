@@ -36,7 +36,7 @@ struct AdviseOptions {
 std::string what_misfits(const Misfit& misfit, const analysis::Facts& facts) {
   const std::string& layer = facts.layer_name(misfit.layer);
   if (misfit.tensor) {
-    return fmt::format("{:.2g} % of the {} of {} become zero", misfit.value,
+    return fmt::format("{:.2g} % of the {} of {} becomes zero", misfit.value,
                        telens::get_name(*misfit.tensor), layer);
   }
   return fmt::format("{} of {} has an error of {:.2g} % (limit: {:.2g} %)",
@@ -52,7 +52,7 @@ std::string joined_titles(const std::vector<const RecipeAdvice*>& advices) {
   return text;
 }
 
-// "current scaling and MXFP8 fit all 13 layers; NVFP4: 37 % of the gradient of lm_head become zero
+// "current scaling and MXFP8 fit all 13 layers; NVFP4: 37 % of the gradient of lm_head becomes zero
 // (5 layers do not fit)."
 std::string verdict(const std::vector<RecipeAdvice>& advices, const analysis::Facts& facts) {
   std::vector<const RecipeAdvice*> fitting;
@@ -60,9 +60,17 @@ std::string verdict(const std::vector<RecipeAdvice>& advices, const analysis::Fa
   for (const RecipeAdvice& advice : advices) {
     if (advice.fits()) fitting.push_back(&advice);
   }
-  if (!fitting.empty()) {
+  const auto is_measured_alike = [&](const RecipeAdvice* each) {
+    return each->layers == fitting.front()->layers;
+  };
+  if (!fitting.empty() && std::ranges::all_of(fitting, is_measured_alike)) {
     parts.push_back(fmt::format("{} {} all {} layers", joined_titles(fitting),
                                 fitting.size() == 1 ? "fits" : "fit", fitting.front()->layers));
+  } else {
+    for (const RecipeAdvice* each : fitting) {
+      parts.push_back(fmt::format("{} fits the {} layers in which it was measured",
+                                  each->recipe->title, each->layers));
+    }
   }
   for (const RecipeAdvice& advice : advices) {
     if (advice.fits()) continue;
@@ -96,12 +104,12 @@ std::vector<std::string> kept_layers(const RecipeAdvice& advice, const analysis:
   return names;
 }
 
-// Names in double quotes with escapes that JSON, YAML and Python have in common: users paste them.
+// Names in double quotes, escaped so that YAML and Python read the same text: users paste them.
 std::string quoted(const std::vector<std::string>& names) {
   std::string list;
   for (const std::string& name : names) {
     list += (list.empty() ? "" : ", ") +
-            Json(name).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+            Json(name).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   }
   return list;
 }
@@ -207,8 +215,7 @@ void run_advise(const AdviseOptions& options) {
   if (advices.empty()) {
     raise<UsageError>(
         "{}: no loss of a recipe was recorded; expected a statistic such as mxfp8_underflows% of "
-        "the "
-        "activations. Record with telens.watch, or with configs/compare_recipes.yaml for all "
+        "the activations. Record with telens.watch, or with configs/compare_recipes.yaml for all "
         "recipes",
         options.run);
   }

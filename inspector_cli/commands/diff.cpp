@@ -37,12 +37,13 @@ using analysis::RunDifference;
 using analysis::Unmatched;
 
 constexpr int kDifferenceSchema = 1;
+constexpr int kDefaultTop = 20;
 
 struct DiffOptions {
   std::string a, b, spread;
   std::vector<std::string> map;  // "text in A's layer names=text in B's"
   Format format = Format::table;
-  int top = 20;
+  int top = kDefaultTop;
   bool exact = false;
 };
 
@@ -56,7 +57,7 @@ LayerMap layer_map(const std::vector<std::string>& texts) {
           "in the second run",
           text);
     }
-    map.emplace_back(text.substr(0, at), text.substr(at + 1));
+    map.push_back({.from = text.substr(0, at), .to = text.substr(at + 1)});
   }
   return map;
 }
@@ -173,7 +174,7 @@ void warn_of_few_layers(const RunDifference& difference) {
 // Maps names such as model.layers.0 and layers.0, and prints the map.
 LayerMap map_by_prefix(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   LayerMap map = analysis::find_layer_map(a, b);
-  for (const auto& [from, to] : map) {
+  for (const auto& [from, to, at_start] : map) {
     note(from.empty()
              ? fmt::format("layer X of A is compared with layer {}X of B", printable(to))
              : fmt::format("layer {}X of A is compared with layer X of B", printable(from)));
@@ -224,6 +225,9 @@ void run_diff(const DiffOptions& options) {
     if (!options.spread.empty()) {
       raise<UsageError>(
           "--spread has no effect with --exact, which allows no chance; drop one of them");
+    }
+    if (options.top != kDefaultTop) {
+      raise<UsageError>("--top has no effect with --exact, which reports one tensor; drop it");
     }
     if (map.empty()) {
       map = map_by_prefix(open_run(options.a).names(record::Dictionary::layer),

@@ -47,21 +47,21 @@ std::string explain(const ExactDifference& difference) {
   const std::string inputs = fmt::format("{}", fmt::join(difference.equal_inputs, " and "));
   switch (difference.culprit) {
     case Culprit::initialization:
-      return "The weight differs from the first recorded iteration on: look at its initialization "
-             "and "
-             "at the checkpoint.";
+      return "The weight differs from the first compared iteration on: look at its initialization "
+             "and at the checkpoint.";
     case Culprit::optimizer:
       return fmt::format(
-          "All recorded tensors of the steps before are equal: the optimizer's step "
-          "after iteration {}, or code that wrote the weight after it, differs.",
-          first.iteration - 1);
+          "All tensors compared before are equal, up to iteration {}: an optimizer step or other "
+          "code changed the weight differently between iterations {} and {}.",
+          *difference.iteration_before, *difference.iteration_before, first.iteration);
     case Culprit::data:
-      return "All weights before it are equal: the data differ, or the code that prepares them.";
+      return "The weights compared before are equal: the data differ, or the code that prepares "
+             "them.";
     case Culprit::forward:
       return fmt::format("Inputs equal, output differs: {} computes another result from equal {}.",
                          first.layer, inputs);
     case Culprit::loss:
-      return "The whole forward pass is equal: the loss or its targets differ.";
+      return "All tensors compared in the forward pass are equal: the loss or its targets differ.";
     case Culprit::backward:
       return fmt::format(
           "Inputs equal, result differs: the backward pass of {} computes another {} "
@@ -82,14 +82,14 @@ void print_text(const ExactDifference& difference) {
     fmt::print("no tensor differs ({} digests compared)\n", difference.compared);
   } else {
     const ExactPlace& first = *difference.first;
+    const std::size_t ranks = difference.ranks - 1;
     const std::string others =
-        difference.ranks > 1 ? fmt::format(" and {} other ranks", difference.ranks - 1) : "";
-    const std::string text = fmt::format(
-        "The first tensor whose bits differ is {} {}, in iteration {}, micro-batch {}, rank "
-        "{}{}.\n{}\n",
+        ranks > 0 ? fmt::format(" and {} other rank{}", ranks, ranks == 1 ? "" : "s") : "";
+    const std::string head = fmt::format(
+        "The first tensor whose bits differ is {} {}, in iteration {}, micro-batch {}, rank {}{}.",
         first.layer, telens::get_name(first.tensor), first.iteration, first.micro_batch, first.rank,
-        others, explain(difference));
-    fmt::print("{}", printable_lines(text));
+        others);
+    fmt::print("{}\n{}\n", printable(head), printable(explain(difference)));
     fmt::print("{} of {} digests differ.\n", difference.different, difference.compared);
   }
   if (difference.only_in_one > 0) {
@@ -130,8 +130,7 @@ void print_json(const ExactDifference& difference, const std::string& a, const s
 }  // namespace
 
 bool report_exact_difference(const std::string& a, const std::string& b,
-                             const std::vector<std::pair<std::string, std::string>>& map,
-                             bool as_json) {
+                             const analysis::LayerMap& map, bool as_json) {
   const record::RunReader run_a = open_run(a);
   const record::RunReader run_b = open_run(b);
   const ExactDifference difference = analysis::find_exact_difference(

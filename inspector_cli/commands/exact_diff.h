@@ -2,8 +2,8 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
+
+#include "analysis/layer_map.h"
 
 namespace telens::cli {
 
@@ -11,7 +11,6 @@ namespace telens::cli {
 // parts of A's layer names. Returns true if a tensor differs; throws UsageError if no digest is in
 // both runs.
 bool report_exact_difference(const std::string& a, const std::string& b,
-                             const std::vector<std::pair<std::string, std::string>>& map,
-                             bool as_json);
+                             const analysis::LayerMap& map, bool as_json);
 
 }  // namespace telens::cli

@@ -138,6 +138,10 @@ class WatchedLayer {
     };
     const std::optional<Operand> first = operand(rowwise);
     const std::optional<Operand> second = operand(columnwise);
+    if (!tensor && !first && !second) {
+      raise<UsageError>("inspect_tensor: '{}' has neither a tensor nor a copy; pass one of them",
+                        tensor_name);
+    }
     const ProcessGroupPtr group = to_process_group(tp_group, "tp_group");
     InspectTensorCall call{tensor_named(tensor_name, hooks_->kind()),
                            tensor ? &*tensor : nullptr,

@@ -104,6 +104,16 @@ def test_an_expert_that_takes_most_tokens_is_found(findings, training, shares, f
     assert [where(each) for each in findings(training)] == (expected if found else [])
 
 
+def test_experts_that_lead_in_turn_are_not_reported(findings, training):
+    put_experts(training, [1 / 4] * 4)
+    for step in range(STEPS):
+        for expert in range(4):
+            layer = f"layers.0.mlp.experts.{expert}.up_proj"
+            tokens = 416 if expert == step % 4 else 32
+            training.values[step, layer, "activation", "numel"] = tokens * HIDDEN
+    assert findings(training) == []
+
+
 def test_a_kind_that_begins_far_larger_is_found(findings, training):
     for step in range(STEPS):
         for kind in ("q_proj", "up_proj", "down_proj"):

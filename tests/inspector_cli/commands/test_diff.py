@@ -145,6 +145,22 @@ def test_prefix_of_a_wrapper_is_mapped(write, telens, wrapped):
     assert "only in" not in result.stdout
 
 
+def test_mapped_prefix_does_not_change_the_middle_of_names(telens, tmp_path):
+    def run(name, layers):
+        new = Lines()
+        for step in range(STEPS):
+            for layer in layers:
+                new.record(step, layer, "activation", "l2_norm", 1.0)
+                new.record(step, layer, "activation", "numel", 1)
+        return new.write(tmp_path / name)
+
+    shared = ["vision_model.proj"]
+    a = run("a", ["model.fc1", "model.fc2", "model.fc3", *shared])
+    b = run("b", ["fc1", "fc2", "fc3", *shared])
+    printed = json.loads(telens("diff", a, b, "--format", "json").stdout)
+    assert (printed["only_in_a"], printed["only_in_b"]) == ([], [])
+
+
 def test_text_names_origin_and_spread(write, telens):
     a = write("a", 1)
     b = write("b", 2, [("layers.0.fc1", "activation"), ("layers.0.fc2", "activation")], 9, 2)

@@ -98,6 +98,34 @@ def test_a_weight_comes_from_its_initialization_or_the_optimizer(compare, step, 
     assert first["culprit"] == culprit
 
 
+def test_iterations_without_digests_are_not_called_equal(compare):
+    values = {key: value for key, value in digests().items() if key[0] in (0, 3)}
+    first = compare(values, spread(values, 3, "embed", "weight"))["first"]
+    assert first["culprit"] == "optimizer"
+    assert "between iterations 0 and 3" in first["summary"]
+
+
+def test_weights_of_a_resumed_run_are_not_blamed_on_the_optimizer(compare):
+    values = digests()
+    resumed = {key: value for key, value in values.items() if key[0] >= 2}
+    first = compare(values, spread(resumed, 2, "embed", "weight"))["first"]
+    assert (first["iteration"], first["culprit"]) == (2, "initialization")
+
+
+@pytest.mark.parametrize("tensor", ["gradient", "activation"])
+def test_tensors_that_were_not_recorded_are_not_called_equal(compare, tensor):
+    values = {key: value for key, value in digests().items() if key[2] == tensor}
+    layer = "head" if tensor == "gradient" else "embed"
+    first = compare(values, spread(values, 1, layer, tensor))["first"]
+    assert (first["iteration"], first["culprit"]) == (1, "between")
+
+
+def test_two_layers_mapped_to_one_are_counted_once(compare):
+    values = digests()
+    found = compare(values, values, "--map", "blocks.0=blocks.1")
+    assert 0 < found["only_in_one"] < len(values)
+
+
 def test_the_first_rank_is_the_one_that_differs_first(compare):
     values = digests()
     other = spread(values, 3, "head", "output")
