@@ -145,6 +145,7 @@ for _ in range(3):
 torch.save(optimizer.state_dict(), "state.pt")
 """
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": ""}
+STEP = {**SLURM, "SLURM_STEP_ID": "0"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": ""}
     [
         ({"TELENS_RUN_ID": "job"}, {"TELENS_RUN_ID": "job"}),
         (SLURM, {**SLURM, "SLURM_RESTART_COUNT": "1"}),
-        ({**SLURM, "SLURM_STEP_ID": "0"}, {**SLURM, "SLURM_STEP_ID": "0"}),
+        (STEP, {**STEP, "SLURM_RESTART_COUNT": "1"}),
     ],
     ids=["run_id", "requeued_job", "step_of_a_job"],
 )
@@ -166,12 +167,13 @@ def test_a_resumed_job_continues_its_run(tmp_path, first, second):
     assert [*recorded.losses.index] == [0, 1, 2, 3, 4, 5]
 
 
-def test_two_programs_of_a_job_have_two_runs(tmp_path, script):
+@pytest.mark.parametrize(("environment", "name"), [(SLURM, "17"), (STEP, "17.0")])
+def test_two_programs_of_a_job_have_two_runs(tmp_path, script, environment, name):
     for _ in range(2):
-        assert run(tmp_path, sys.executable, script, **SLURM).stderr == ""
+        assert run(tmp_path, sys.executable, script, **environment).stderr == ""
     names = sorted(path.name for path in (tmp_path / "run/telens").iterdir())
     assert len(names) == 2
-    assert "17" in names
+    assert name in names
 
 
 def test_modules_of_any_class_can_be_named(tmp_path, script):

@@ -21,18 +21,17 @@ _RUN_ID = "TELENS_RUN_ID"
 def _run_id_of_job(log_dir: str) -> str | None:
     """Returns the run id of a Slurm job, which is the same after a requeue, None outside of Slurm.
 
-    Each ``srun`` has its own run. Without ``srun``, only the first program of a job uses this id,
-    and also the later ones after a requeue.
+    Only the first program of a job, or of a step started by ``srun``, uses this id, and also the
+    later ones after a requeue. An interactive shell is one step with many programs.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if not job:
         return None
     step = os.environ.get("SLURM_STEP_ID", "")
-    if step.isdecimal():
-        return f"{job}.{step}"
+    run_id = f"{job}.{step}" if step.isdecimal() else job
     requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    exists = pathlib.Path(log_dir, "telens", job).exists()
-    return job if requeued or not exists else None
+    exists = pathlib.Path(log_dir, "telens", run_id).exists()
+    return run_id if requeued or not exists else None
 
 
 def main(arguments: list[str]) -> int:
