@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -26,6 +29,9 @@ _FRAMEWORKS = (
 )
 _FRAMES_TO_FRAMEWORK = 8
 
+_KEPT_LOSSES = 64  # more are summed, which waits for the device
+_MANY_BACKWARDS = 1000  # backwards without an end of the iteration that are warned of
+
 # Elements of a parameter that are compared before and after a step. With 16,384 of them a share of
 # 1 % has a standard error of 0.08 %.
 _SAMPLE = 16384
@@ -42,12 +48,21 @@ class LossWatch:
     The loss of an iteration is the mean over its backwards. If a framework calls backward() on
     losses that it has divided by the number of micro-batches, it is their sum. A loss that a
     GradScaler has scaled counts as it was before.
+
+    Parameters
+    ----------
+    guard
+        wraps each hook
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Callable[[Callable], Callable]) -> None:
         self._losses: list[torch.Tensor] = []
+        self._summed = 0.0  # losses that are not kept any more
+        self._count = 0
+        self._warned = False
         self._loss_scale: torch.Tensor | None = None
         self._divided = False  # True if a framework has divided the losses
+        self._note = guard(self._note_loss)
         self._backward = torch.autograd.backward
         self._scale = torch.amp.GradScaler.scale
         torch.autograd.backward = self._watched_backward
@@ -55,12 +70,17 @@ class LossWatch:
 
         def watched_scale(scaler: Any, outputs: Any) -> Any:
             scaled = scale(scaler, outputs)
-            if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
-                scaled._telens_unscaled = outputs.detach()
+            note_scaled(scaler, outputs, scaled)
+            return scaled
+
+        def note_scaled(scaler: Any, outputs: Any, scaled: Any) -> None:
+            if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
+                scaled._telens_unscaled = outputs.detach().clone()
             factor = getattr(scaler, "_scale", None)
             if isinstance(factor, torch.Tensor):
                 self._loss_scale = factor.clone()  # update() changes it in place
-            return scaled
+
+        note_scaled = guard(note_scaled)
 
         torch.amp.GradScaler.scale = watched_scale
 
@@ -73,27 +93,50 @@ class LossWatch:
 
         Records the factor of a GradScaler as the scalar ``loss_scale``.
         """
-        losses, self._losses = self._losses, []
+        self._sum_losses()
+        total, self._summed = self._summed, 0.0
+        count, self._count = self._count, 0
         scale, self._loss_scale = self._loss_scale, None
         if scale is not None and _C.debug.is_initialized():
             _C.debug.record("loss_scale", float(scale))
-        if not losses:
+        if count == 0:
             return None
-        total = math.fsum(float(each) for each in losses)
-        return total if self._divided else total / len(losses)
+        return total if self._divided else total / count
 
     def _watched_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if len(roots) == 1 and roots[0].numel() == 1 and not in_backward():
-            loss = getattr(roots[0], "_telens_unscaled", roots[0])
-            self._losses.append(loss.detach())
-            self._divided = _framework_calls()
+        if isinstance(tensors, Iterator):
+            tensors = tuple(tensors)  # an iterator can be read only once
+        self._note(tensors, sys._getframe(1))
         return self._backward(tensors, *args, **kwargs)
 
+    def _note_loss(self, tensors: Any, caller: FrameType) -> None:
+        # A GradientEdge is a tuple, too.
+        if isinstance(tensors, Sequence) and not isinstance(tensors, GradientEdge):
+            tensors = tensors[0] if len(tensors) == 1 else None
+        if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1 or in_backward():
+            return
+        # A copy: the program may change the loss in place, or it is a part of a large tensor.
+        unscaled = getattr(tensors, "_telens_unscaled", None)
+        self._losses.append(tensors.detach().clone() if unscaled is None else unscaled)
+        self._divided = _framework_calls(caller)
+        if len(self._losses) >= _KEPT_LOSSES:
+            self._sum_losses()
+        if self._count >= _MANY_BACKWARDS and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"telens.watch: {self._count} backwards without a step of an optimizer that is "
+                "watched; call telens.step(loss) after each step",
+                stacklevel=4,
+            )
 
-def _framework_calls() -> bool:
-    """Returns True if a framework that divides losses has called the running backward()."""
-    frame = sys._getframe(2)
+    def _sum_losses(self) -> None:
+        losses, self._losses = self._losses, []
+        self._summed = math.fsum([self._summed, *(float(each) for each in losses)])
+        self._count += len(losses)
+
+
+def _framework_calls(frame: FrameType | None) -> bool:
+    """Returns True if a framework that divides losses has called backward() in this frame."""
     for _ in range(_FRAMES_TO_FRAMEWORK):
         if frame is None:
             break

@@ -78,7 +78,7 @@ class Watch:
         self._attentions: dict[torch.nn.Module, Layer] = {}  # by the module that calls it
         self._steps_itself = True
         self._optimizer_stepped = False
-        self._losses = LossWatch()
+        self._losses = LossWatch(self._guard)
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
         self._casts = TorchaoCasts(self._layer_of.get, self._guard)
         self._attention = AttentionFunction(

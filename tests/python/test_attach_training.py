@@ -1,0 +1,73 @@
+"""telens.watch: losses and optimizer steps of programs that are unusual but correct."""
+
+import pytest
+import torch
+from attach_helpers import config
+from torch import nn
+
+import telens
+
+AMAX = config(["cur_amax"], ["activation"])
+X = torch.ones(2, 4)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(4, 4)
+
+
+def scalars(folder, name):
+    rows = telens.open_run(folder).scalars
+    rows = rows[rows["name"] == name]
+    return dict(zip(rows["iteration"].tolist(), rows["value"].tolist(), strict=True))
+
+
+def call_backward(times):
+    for _ in range(times):
+        torch.ones(1, requires_grad=True).backward()
+
+
+def test_every_form_of_backward_keeps_its_meaning(tmp_path, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    plain = torch.autograd.grad(model(X).sum(), [model.weight])[0]
+    with telens.watch(model, AMAX, tmp_path, every=1):
+        for form in (
+            lambda loss: torch.autograd.backward(each for each in [loss]),
+            lambda loss: torch.autograd.backward([torch.autograd.graph.get_gradient_edge(loss)]),
+            lambda loss: torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss)),
+            lambda loss: torch.autograd.backward((loss,)),
+        ):
+            form(model(X).sum())
+            assert torch.equal(model.weight.grad, plain)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {*scalars(tmp_path, "loss")} == {0, 3}
+
+
+def test_a_loss_that_changes_in_place_is_recorded_before(tmp_path, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    expected = []
+    with telens.watch(model, AMAX, tmp_path):
+        for scale in (lambda loss: loss, scaler.scale):
+            loss = model(X).square().mean()
+            expected.append(loss.item())
+            scaled = scale(loss)
+            if scaled is not loss:
+                loss.detach().mul_(7)
+            scaled.backward()
+            loss.detach().mul_(3)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [*scalars(tmp_path, "loss").values()] == pytest.approx(expected)
+
+
+def test_many_backwards_without_a_step_are_warned_of_once(tmp_path, model):
+    with telens.watch(model, AMAX, tmp_path) as watch:
+        with pytest.warns(UserWarning, match=r"call telens\.step\(loss\)") as warned:
+            call_backward(2500)
+        assert len(warned) == 1
+        assert len(watch._losses._losses) < 100
+        watch.step()
+    assert scalars(tmp_path, "loss") == {0: 1.0}
