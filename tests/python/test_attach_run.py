@@ -167,6 +167,24 @@ def test_a_resumed_job_continues_its_run(tmp_path, first, second):
     assert [*recorded.losses.index] == [0, 1, 2, 3, 4, 5]
 
 
+def test_an_unknown_optimizer_state_does_not_end_the_program(tmp_path):
+    (tmp_path / "train.py").write_text("""
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+state = optimizer.state_dict()
+state["state"] = {0: {"step": None}}
+optimizer.load_state_dict(state)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+print("trained")
+""")
+    result = run(tmp_path, sys.executable, "train.py")
+    assert (result.returncode, result.stdout) == (0, "trained\n")
+    assert result.stderr.startswith("telens run: step count of an optimizer state: ")
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(("environment", "name"), [(SLURM, "17"), (STEP, "17.0")])
 def test_two_programs_of_a_job_have_two_runs(tmp_path, script, environment, name):
     for _ in range(2):

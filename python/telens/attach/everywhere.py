@@ -75,8 +75,11 @@ def _note_loaded_steps() -> None:
     def noting(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         global _steps_before
         result = load(self, *args, **kwargs)
-        steps = [state["step"] for state in self.state.values() if "step" in state]
-        _steps_before = max([_steps_before, *(int(step) for step in steps)])
+        try:
+            steps = [state["step"] for state in self.state.values() if "step" in state]
+            _steps_before = max([_steps_before, *(int(step) for step in steps)])
+        except Exception as error:  # the state of another optimizer library
+            print(f"telens run: step count of an optimizer state: {error}", file=sys.stderr)
         return result
 
     torch.optim.Optimizer.load_state_dict = noting
