@@ -18,6 +18,11 @@ import telens
 
 TRACKERS = PROJECT_ROOT / "build/trackers"
 AMAX = config(["cur_amax", "numel"], ["activation"])
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 NAMES = ["loss", "lr", "grad_norm", "update_to_weight", "lost_updates%"]
 
 
@@ -93,6 +98,21 @@ def test_findings_are_alerts(tmp_path):
     assert writer.text == ("telens/findings", text, 13)
 
 
+def test_findings_of_one_iteration_are_two_files_of_mlflow():
+    from telens.attach.trackers import Trackers, _MLflow
+
+    files = []
+
+    class Client:
+        def log_text(self, text, file):
+            files.append(file)
+
+    trackers = Trackers([_MLflow(Client())])
+    for cause in ("wrong_scale", "clipping"):
+        trackers.alert({"cause": cause, "first_iteration": 3})
+    assert files == ["telens/finding_3_wrong_scale.txt", "telens/finding_3_clipping.txt"]
+
+
 def with_real_package(name, code, folder):
     """Runs a program with a package of build/trackers; returns what it prints."""
     if not (TRACKERS / name).is_dir():
@@ -101,7 +121,7 @@ def with_real_package(name, code, folder):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([paths, str(TRACKERS)]),
-        "WANDB_MODE": "offline",
+        **OFFLINE,
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "TRACKIO_DIR": str(folder / "trackio"),
         "HOME": str(folder),
@@ -233,7 +253,7 @@ def test_export_creates_a_run_of_wandb(tmp_path):
     if not (TRACKERS / "wandb").is_dir():
         pytest.skip("wandb is not in build/trackers (make test-trackers)")
     paths = os.pathsep.join([os.environ["PYTHONPATH"], str(TRACKERS)])
-    result = export(tmp_path, "--wandb", "p", PYTHONPATH=paths, WANDB_MODE="offline")
+    result = export(tmp_path, "--wandb", "p", PYTHONPATH=paths, **OFFLINE)
     assert result.returncode == 0, result.stderr
     losses = telens.open_run(tmp_path / "run").losses
     assert losses_of_wandb(tmp_path) == pytest.approx(losses.to_dict())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from telens.debug import arguments
@@ -56,16 +57,21 @@ class _MLflow(Tracker):
         self._target = target
 
     def log(self, values: Mapping[str, float], iteration: int) -> None:
-        # MLflow rejects names with a percent sign.
+        # MLflow rejects names with a percent sign. Its module sends metrics on a thread of its own.
+        options = {"synchronous": False} if isinstance(self._target, ModuleType) else {}
         self._target.log_metrics(
-            {name.replace("%", "_percent"): value for name, value in values.items()}, step=iteration
+            {name.replace("%", "_percent"): value for name, value in values.items()},
+            step=iteration,
+            **options,
         )
 
     def alert(self, title: str, text: str, iteration: int) -> None:
         if hasattr(self._target, "set_tag"):
             self._target.set_tag("telens.finding", f"{title} (iteration {iteration})")
         if hasattr(self._target, "log_text"):
-            self._target.log_text(f"{title}\n\n{text}\n", f"telens/finding_{iteration}.txt")
+            cause = title.rpartition(" ")[2]  # two findings of an iteration are two files
+            file = f"telens/finding_{iteration}_{cause}.txt"
+            self._target.log_text(f"{title}\n\n{text}\n", file)
 
 
 class _Trackio(Tracker):
