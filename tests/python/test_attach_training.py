@@ -71,3 +71,41 @@ def test_many_backwards_without_a_step_are_warned_of_once(tmp_path, model):
         assert len(watch._losses._losses) < 100
         watch.step()
     assert scalars(tmp_path, "loss") == {0: 1.0}
+
+
+def test_a_failed_watch_leaves_nothing_behind(tmp_path, model, monkeypatch):
+    backward, attention = torch.autograd.backward, nn.functional.scaled_dot_product_attention
+
+    def fail(*_):
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("telens.attach.watching.OptimizerWatch.add", fail)
+        with pytest.raises(RuntimeError, match="planted"):
+            telens.watch(model, AMAX, tmp_path)
+    assert torch.autograd.backward is backward
+    assert nn.functional.scaled_dot_product_attention is attention
+    assert not model._forward_hooks
+    telens.watch(model, AMAX, tmp_path).stop()
+
+
+def test_replaced_attention_is_not_watched(tmp_path, model, monkeypatch):
+    attention = nn.functional.scaled_dot_product_attention
+
+    def parallel(*args, **kwargs):
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", parallel)
+    with pytest.warns(UserWarning, match="attention is not recorded, because"):
+        watch = telens.watch(model, AMAX, tmp_path)
+    assert nn.functional.scaled_dot_product_attention is parallel
+    watch.stop()
+    assert nn.functional.scaled_dot_product_attention is parallel
+
+
+def test_kept_attention_function_still_runs_after_stop(tmp_path, model):
+    with telens.watch(model, AMAX, tmp_path):
+        kept = nn.functional.scaled_dot_product_attention
+    x = torch.randn(1, 2, 4, 8)
+    assert kept is not nn.functional.scaled_dot_product_attention
+    assert torch.equal(kept(x, x, x), nn.functional.scaled_dot_product_attention(x, x, x))

@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,8 @@ def _replace(function: Any, replacement: Any) -> None:
 class AttentionFunction:
     """Replaces ``torch.nn.functional.scaled_dot_product_attention`` until ``remove()``.
 
+    Warns and does nothing if another library has replaced it before.
+
     Parameters
     ----------
     before
@@ -68,11 +71,24 @@ class AttentionFunction:
     ) -> None:
         original = torch.nn.functional.scaled_dot_product_attention
         self._original = original
+        self._watched = None
+        self._removed = False
+        if original is not torch._C._nn.scaled_dot_product_attention:
+            # Whoever has replaced it restores its own function later, or needs its calls.
+            warnings.warn(
+                "telens.watch: attention is not recorded, because "
+                f"{getattr(original, '__module__', None)} has replaced torch's "
+                "scaled_dot_product_attention",
+                stacklevel=4,
+            )
+            return
         inside_bias = threading.local()
 
         @functools.wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or getattr(inside_bias, "runs", False):
+            if torch.compiler.is_compiling() or self._removed:
+                return original(*args, **kwargs)
+            if getattr(inside_bias, "runs", False):
                 return original(*args, **kwargs)
             arguments = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
             # A call with missing arguments ends with torch's own error.
@@ -95,7 +111,9 @@ class AttentionFunction:
         _replace(original, watched)
 
     def remove(self) -> None:
-        _replace(self._watched, self._original)
+        self._removed = True  # another library may have kept the replacement
+        if self._watched is not None:
+            _replace(self._watched, self._original)
 
 
 def show_attention(layer: Layer, arguments: dict[str, Any]) -> None:

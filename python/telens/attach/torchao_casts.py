@@ -8,6 +8,7 @@ original and keep its result.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -46,6 +47,17 @@ class _Cast:
     @property
     def in_forward(self) -> bool:
         return self.frame.f_code.co_name == "forward"
+
+
+def _is_traced(values: torch.Tensor) -> bool:
+    """Returns True inside of a traced function that is_compiling() does not know of.
+
+    Such functions are marked with ``allow_in_graph``.
+    """
+    return (
+        isinstance(values, torch._subclasses.FakeTensor)
+        or torch._guards.TracingContext.try_get() is not None
+    )
 
 
 def _wrapped(storage: _C.QuantizedStorage) -> Any:
@@ -174,12 +186,27 @@ class TorchaoCasts:
         self._guard = guard
         self._originals: list[tuple[Any, str, Any]] = []
         self._files: set[str] = set()  # torchao's modules whose casts are read
+        self._warned = False
 
     def add(self, module: torch.nn.Module) -> None:
-        """Replaces the cast functions of the module's class, if it is one of torchao's."""
+        """Replaces the cast functions of the module's class, if it is one of torchao's.
+
+        Warns once if this version of torchao does not have them.
+        """
         kind = type(module)
         if not kind.__module__.startswith("torchao."):
             return
+        try:
+            self._replace_casts(kind)
+        except (AttributeError, KeyError) as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"telens.watch: casts of this version of torchao are not recorded: {error}",
+                    stacklevel=4,
+                )
+
+    def _replace_casts(self, kind: type) -> None:
         file = sys.modules[kind.__module__]
         self._files.add(file.__name__)
         if kind.__name__ == "Float8Linear":
@@ -214,7 +241,7 @@ class TorchaoCasts:
 
         def replacement(values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             result = original(values, *args, **kwargs)
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not _is_traced(values):
                 take_cast(_Cast(sys._getframe(1), values, kwargs, result))
             return result
 

@@ -84,7 +84,11 @@ class Watch:
         self._attention = AttentionFunction(
             self._guard(self._before_attention), self._guard(self._after_attention)
         )
-        self.add(model, "")
+        try:
+            self.add(model, "")
+        except BaseException:
+            self._detach()
+            raise
         # Before the session's own handler, which closes the run.
         atexit.register(self._stop_at_exit)
 
@@ -441,7 +445,11 @@ def watch(
         log_dir=log_dir,
         init_training_step=init_training_step,
     )
-    _current = Watch(model, every, patterns, trackers)
+    try:
+        _current = Watch(model, every, patterns, trackers)
+    except BaseException:
+        sessions.end_debug()
+        raise
     if trackers:
         diagnosis.on_finding(trackers.alert)
     if config is not None:  # the default config has no such features
