@@ -195,14 +195,16 @@ def _update_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> tor
 class OptimizerWatch:
     """Measures the steps of optimizers that train parameters of the model.
 
-    Records, as scalars of the run: ``lr`` of the first parameter group in each step; in every
-    ``every``-th step also ``grad_norm``, ``update_to_weight`` (norm of the update over the norm of
-    the weights, on a sample) and ``lost_updates%``, the share of sampled elements that the step did
-    not change although their update is not zero, which is how BF16 weights lose small updates. The
-    first step of Adam also has ``first_update``, the median change of an element in units of the
-    learning rate, which is 1. The layers' weights have their own ``lost_updates%`` and
-    ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the gradient that the
-    optimizer received for them.
+    Records, as scalars of the run: ``lr`` of the first parameter group in each step; in the steps
+    of every ``every``-th iteration also ``grad_norm``, ``update_to_weight`` (norm of the update
+    over the norm of the weights, on a sample) and ``lost_updates%``, the share of sampled elements
+    that the step did not change although their update is not zero, which is how BF16 weights lose
+    small updates. ``grad_norm`` covers all optimizers of the iteration. It is not recorded if a
+    gradient is sharded, as by FSDP2. A learning rate in a tensor is recorded only in measured
+    steps. The first step of Adam also has ``first_update``, the median change of an element in
+    units of the learning rate, which is 1. The layers' weights have their own ``lost_updates%`` and
+    ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the rank's part of the
+    gradient that the optimizer received for them.
 
     Parameters
     ----------
@@ -228,9 +230,12 @@ class OptimizerWatch:
         self.layer_of: dict[int, str] = {}
         self.on_step = on_step
         self.every = every
-        self.steps = 0
-        self.samples: list[_Sample] = []
-        self.first_steps: set[int] = set()  # id of parameters whose moments begin with this step
+        self.steps = 0  # iterations with a step
+        # By id(optimizer); with the id of parameters whose moments begin with this step.
+        self._samples: dict[int, tuple[list[_Sample], set[int]]] = {}
+        self._norms: list[float] = []  # of the gradients of this iteration
+        self._stepped = False
+        self._is_sharded = False
         self.handles = [
             register_optimizer_step_pre_hook(guard(self._before)),
             register_optimizer_step_post_hook(guard(self._after)),
@@ -250,7 +255,7 @@ class OptimizerWatch:
             handle.remove()
 
     def is_due(self) -> bool:
-        """Returns True if the next step is measured."""
+        """Returns True if the steps of this iteration are measured."""
         return self.steps % self.every == 0
 
     def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -261,51 +266,74 @@ class OptimizerWatch:
 
     @torch.no_grad()
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.samples = []
+        self._samples.pop(id(optimizer), None)
         trained = self._trained(optimizer)
         if not trained or not _C.debug.is_initialized():
             return
-        self.record("lr", float(optimizer.param_groups[0]["lr"]))
+        self._stepped = True
+        rate = optimizer.param_groups[0].get("lr")
         due = self.is_due()
-        self.steps += 1
-        if not due:
+        # Reading a tensor would wait for the device in each step.
+        if rate is not None and (due or not isinstance(rate, torch.Tensor)):
+            self.record("lr", float(rate))
+        # A fused optimizer itself skips the steps in which GradScaler has found an Inf or NaN.
+        found_inf = getattr(optimizer, "found_inf", None)
+        if not due or (isinstance(found_inf, torch.Tensor) and float(found_inf) > 0):
             return
-        norms = [
-            torch.linalg.vector_norm(p.grad, dtype=torch.float32)
-            for p in trained
-            if not p.grad.is_sparse
-        ]
-        if norms:
-            norm = torch.linalg.vector_norm(
-                torch.stack([_local(n).to(norms[0].device) for n in norms])
+        self._measure_gradients(optimizer, trained)
+        if rate is None or float(rate) != 0:
+            self._samples[id(optimizer)] = (
+                [_Sample(p) for p in trained if p.is_floating_point()],
+                {id(p) for p in trained if _begins_as_adam(optimizer, p)},
             )
-            self.record("grad_norm", float(norm))
-        self._record_gradients(trained)
-        if float(optimizer.param_groups[0]["lr"]) != 0:
-            self.samples = [_Sample(p) for p in trained if p.is_floating_point()]
-            self.first_steps = {id(p) for p in trained if _begins_as_adam(optimizer, p)}
 
-    def _record_gradients(self, trained: list[torch.Tensor]) -> None:
-        """Records norm and mean of the gradient that the optimizer receives for each layer."""
-        layers = [p for p in trained if id(p) in self.layer_of and not p.grad.is_sparse]
-        if not layers:
+    def _measure_gradients(
+        self, optimizer: torch.optim.Optimizer, trained: list[torch.Tensor]
+    ) -> None:
+        """Records norm and mean of the gradient that the optimizer receives for each layer.
+
+        Both describe the rank's part of the gradient. ``grad_norm`` is kept until the iteration
+        ends, since more optimizers may step.
+        """
+        # The norm of sharded gradients needs a collective, in which the other ranks hang if an
+        # error has ended the watch of one rank.
+        if any(hasattr(p.grad, "to_local") for p in trained):
+            self._is_sharded = True
+        dense = [p for p in trained if not p.grad.is_sparse and _own_part(p.grad).numel() > 0]
+        if not dense:
             return
-        gradients = [_own_part(p.grad) for p in layers]
-        rows = [
-            torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32), g.float().mean()])
-            for g in gradients
+        gradients = [_own_part(p.grad) for p in dense]
+        names = [self.layer_of.get(id(p)) for p in dense]
+        numbers = [torch.linalg.vector_norm(g, dtype=torch.float32) for g in gradients]
+        numbers += [
+            g.mean(dtype=torch.float32)
+            for g, name in zip(gradients, names, strict=True)
+            if name is not None
         ]
-        table = torch.stack([row.to(rows[0].device) for row in rows]).double().cpu().tolist()
+        factor = getattr(optimizer, "grad_scale", None)  # of a GradScaler with a fused optimizer
+        values = torch.stack([each.to(numbers[0].device) for each in numbers]).double().cpu()
+        if isinstance(factor, torch.Tensor):
+            values /= float(factor)
+        values = values.tolist()
+        norms, means = values[: len(dense)], values[len(dense) :]
+        self._norms += norms
         now = _C.debug.iteration()
-        for parameter, (norm, mean) in zip(layers, table, strict=True):
-            layer = self.layer_of[id(parameter)]
+        layers = [(name, norm) for name, norm in zip(names, norms, strict=True) if name is not None]
+        for (layer, norm), mean in zip(layers, means, strict=True):
             _C.log_scalar(f"{layer}_wgrad_accumulated_norm", norm, now)
             _C.log_scalar(f"{layer}_wgrad_accumulated_mean", mean, now)
 
+    def end_iteration(self) -> None:
+        """Records the numbers of all optimizers that have stepped in the iteration."""
+        norms, self._norms = self._norms, []
+        if norms and not self._is_sharded and _C.debug.is_initialized():
+            self.record("grad_norm", math.sqrt(sum(each * each for each in norms)))
+        self.steps += self._stepped
+        self._stepped = self._is_sharded = False
+
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        samples, self.samples = self.samples, []
-        first_steps, self.first_steps = self.first_steps, set()
+        samples, first_steps = self._samples.pop(id(optimizer), ([], set()))
         rows = []
         changes = []
         for sample in samples:
@@ -323,11 +351,12 @@ class OptimizerWatch:
                 changes.append((after - sample.before).abs()[due].float())
         if rows:
             self._record(rows)
-        rate = float(optimizer.param_groups[0]["lr"])
-        if changes and all(group["lr"] == rate for group in optimizer.param_groups):
+        rates = {group.get("lr") for group in optimizer.param_groups} if changes else set()
+        rate = rates.pop() if len(rates) == 1 else None
+        if rate is not None:
             change = torch.cat([each.to(changes[0].device) for each in changes])
             if change.numel() > 0:
-                _C.debug.record("first_update", float(change.median()) / rate)
+                _C.debug.record("first_update", float(change.median()) / float(rate))
         if samples or self._trained(optimizer):
             self.on_step()
 
@@ -350,7 +379,3 @@ class OptimizerWatch:
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -272,6 +272,7 @@ class Watch:
     def _finish(self, loss: float | torch.Tensor | None) -> None:
         self._optimizer_stepped = False
         self._guard(record_routing)(self._routers, self._trackers.note)
+        self._guard(self._optimizers.end_iteration)()
         seen = self._losses.take()
         loss = seen if loss is None else loss
         if loss is not None and self._trackers:
