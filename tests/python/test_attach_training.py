@@ -1,11 +1,17 @@
 """telens.watch: losses and optimizer steps of programs that are unusual but correct."""
 
+import sys
+import types
+import warnings
+
 import pytest
 import torch
 from attach_helpers import config
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import telens
+from telens.attach.torchao_casts import TorchaoCasts
 
 AMAX = config(["cur_amax"], ["activation"])
 X = torch.ones(2, 4)
@@ -109,3 +115,78 @@ def test_kept_attention_function_still_runs_after_stop(tmp_path, model):
     x = torch.randn(1, 2, 4, 8)
     assert kept is not nn.functional.scaled_dot_product_attention
     assert torch.equal(kept(x, x, x), nn.functional.scaled_dot_product_attention(x, x, x))
+
+
+def test_grad_norm_covers_all_optimizers_of_an_iteration(tmp_path, model):
+    optimizers = [torch.optim.SGD([each], lr=0.1) for each in model.parameters()]
+    expected = {}
+    with telens.watch(model, AMAX, tmp_path, every=2):
+        for iteration in range(5):
+            model(X).square().mean().backward()
+            gradients = [each.grad.flatten() for each in model.parameters()]
+            if iteration % 2 == 0:
+                expected[iteration] = torch.cat(gradients).norm().item()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert scalars(tmp_path, "grad_norm") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_fused_optimizer_is_measured_as_grad_scaler_steps_it(tmp_path, model, broken):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with telens.watch(model, AMAX, tmp_path, every=1):
+        scaler.scale(model(X * (torch.inf if broken else 1)).square().mean()).backward()
+        norm = torch.cat([each.grad.flatten() for each in model.parameters()]).norm() / 1024
+        scaler.step(optimizer)
+        scaler.update()
+    expected = {} if broken else {0: norm.item()}
+    assert scalars(tmp_path, "grad_norm") == pytest.approx(expected)
+
+
+def test_an_optimizer_without_a_learning_rate_is_watched(tmp_path, model):
+    class Relative(torch.optim.Optimizer):
+        """Like Adafactor with relative steps."""
+
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": None})
+
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data.mul_(0.5)
+
+    optimizer = Relative(model.parameters())
+    with telens.watch(model, AMAX, tmp_path, every=1):
+        for _ in range(2):
+            model(X).sum().backward()
+            optimizer.step()
+    assert scalars(tmp_path, "lr") == {}
+    assert {*scalars(tmp_path, "update_to_weight")} == {0, 1}
+
+
+def layer_of_torchao(file):
+    return type("Float8Linear", (nn.Module,), {"__module__": file})()
+
+
+def test_unknown_layers_of_torchao_are_warned_of_once():
+    casts = TorchaoCasts(lambda _: None, lambda hook: hook)
+    with pytest.warns(UserWarning, match="casts of this version of torchao are not recorded"):
+        casts.add(layer_of_torchao("torchao.missing"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        casts.add(layer_of_torchao("torchao.missing"))
+
+
+def test_casts_are_not_read_while_a_graph_is_traced(monkeypatch):
+    file = types.ModuleType("torchao.file")
+    file.hp_tensor_to_float8_dynamic = lambda values: values
+    monkeypatch.setitem(sys.modules, file.__name__, file)
+    seen = []
+    casts = TorchaoCasts(lambda _: None, lambda hook: seen.append)
+    casts.add(layer_of_torchao(file.__name__))
+    with FakeTensorMode():
+        file.hp_tensor_to_float8_dynamic(torch.ones(1))
+    assert seen == []
+    file.hp_tensor_to_float8_dynamic(torch.ones(1))
+    assert len(seen) == 1
