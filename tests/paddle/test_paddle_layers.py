@@ -146,7 +146,7 @@ def test_an_fp8_layer_wants_features_that_16_divides():
     layer = te.Linear(24, 32)
     x = helpers.randoms(16, 24)
     assert layer(x).shape == [16, 32]
-    with pytest.raises(ValueError, match="divisible by 16"), te.fp8_autocast(enabled=True):
+    with pytest.raises(ValueError, match="multiples of 16"), te.fp8_autocast(enabled=True):
         layer(x)
 
 

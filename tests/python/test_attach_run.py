@@ -129,7 +129,7 @@ def test_wrong_command_lines_are_refused(tmp_path):
         [TELENS, "run", "--config", "none.yaml", "--", "true"], capture_output=True, text=True
     )
     assert no_config.returncode == 2
-    assert "--config: no such file: none.yaml" in no_config.stderr
+    assert "the config file 'none.yaml' cannot be read" in no_config.stderr
 
 
 RESUMED = """
