@@ -10,6 +10,7 @@
 #include "benchmarks/arguments.h"
 #include "benchmarks/side_by_side.h"
 #include "core/base/error.h"
+#include "core/hook_points.h"
 #include "hooks/engine/make_statistics_engine.h"
 
 namespace {
