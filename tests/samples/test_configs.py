@@ -23,12 +23,13 @@ class Example(NamedTuple):
 
 STATS = "stats --format csv"
 EXAMPLES = {
-    "flight_recorder": Example("diagnose", "(32 of 32 rules checked)"),
+    "flight_recorder": Example("diagnose", "(33 of 33 rules checked)"),
     "attach": Example("stats --stat mean", "dgrad"),
     "block_recipes": Example("blocks", "block_underflows%", options=("--recipe", "mxfp8")),
     "compare_recipes": Example(STATS, "nvfp4"),
     "current_scaling_for_gradients": Example("stats --stat saturated", "gradient"),
     "dump_one_gemm": Example("info", "tensor_dumps", 11),
+    "exact_digests": Example(STATS + " --stat digest", "wgrad"),
     "fake_quant_e5m2_gradients": Example("messages", "gradient, gemm dgrad - modify_tensor()"),
     "fp8_forward_only": Example("messages", "gradient, gemm dgrad - High Precision"),
     "attention_health": Example("stats --stat one_key%", "core_attention"),
