@@ -105,7 +105,7 @@ def test_iterations_without_digests_are_not_called_equal(compare):
     assert "between iterations 0 and 3" in first["summary"]
 
 
-def test_weights_of_a_resumed_run_are_not_blamed_on_the_optimizer(compare):
+def test_resumed_weights_are_not_blamed_on_the_optimizer(compare):
     values = digests()
     resumed = {key: value for key, value in values.items() if key[0] >= 2}
     first = compare(values, spread(resumed, 2, "embed", "weight"))["first"]
