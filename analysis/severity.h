@@ -33,8 +33,8 @@ double badness(StatisticId statistic, double value);
 // Returns true if the value is not finite, or is a nonzero count of non-finite elements.
 bool is_bad(StatisticId statistic, double value);
 
-// Mean size of the loss over the observed iterations. Warm-up counts only if there are no other
-// iterations.
+// Mean size of the loss over the observed iterations. Warm-up iterations
+// are used only if no other iteration was observed.
 class Severity {
  public:
   void add(double size, bool warm_up) { (warm_up ? warm_up_ : usual_).add(size); }

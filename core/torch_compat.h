@@ -1,5 +1,5 @@
 // Converts between LibTorch's types and the handles of core/base/tensor_handle.h. Code that uses
-// handles does not depend on the type behind them; only this file and its source know that it is
+// handles does not depend on the framework's tensor type; only this file and its source use
 // at::Tensor.
 #pragma once
 

@@ -67,20 +67,20 @@ std::optional<std::string> explain(const LossGradient& found) {
   const bool accumulates = found.passes > 1 + kNearly;
   if (accumulates && is_nearly(found.ratio, found.passes, kNearly)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times that of the mean loss over all "
-        "tokens: the losses of {:.0f} micro-batches are added, not averaged",
+        "the gradient of the logits is {:.3g} times the gradient of the mean loss over "
+        "all tokens: the losses of {:.0f} micro-batches are added, not averaged",
         found.ratio, found.passes);
   }
   if (accumulates && is_nearly(found.ratio, 1 / found.passes, kNearly)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times that of the mean loss over all "
-        "tokens: it is divided by the {:.0f} micro-batches twice",
+        "the gradient of the logits is {:.3g} times the gradient of the mean loss over "
+        "all tokens: it is divided by the {:.0f} micro-batches twice",
         found.ratio, found.passes);
   }
   if (is_nearly(found.ratio, 1 / found.classes, kNearlyClasses)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times that of a cross entropy, about one "
-        "over the number of classes: the softmax is applied twice",
+        "the gradient of the logits is {:.3g} times the gradient of a cross entropy, about "
+        "one over the number of classes: the softmax is applied twice",
         found.ratio);
   }
   return std::nullopt;

@@ -1,4 +1,4 @@
-// Compares the gradient at the logits with that of a mean cross entropy.
+// Compares the gradient of the logits with the gradient of a mean cross entropy.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace telens::analysis {
 
-// Returns a finding if the first gradient of the logits is larger or smaller than that of the mean
-// cross entropy over all tokens of the iteration by the number of its micro-batches, or smaller by
-// the number of classes.
+// Returns a finding if the first gradient of the logits differs from the gradient of the mean cross
+// entropy over all tokens of the iteration: by a factor of the number of micro-batches or its
+// inverse, or by the inverse of the number of classes.
 std::optional<Finding> wrong_loss_gradient(const Facts& facts);
 
 }  // namespace telens::analysis

@@ -112,28 +112,28 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule loss_scale() {
-  return {
-      .cause = "loss_scale",
-      .title = "wrong factor on the loss",
-      .doc =
-          "The gradient of the layer next to the loss, and with it the gradients of other "
-          "layers, changes by a factor of 8 or more within one iteration and stays there, "
-          "while the loss does not rise. If the loss rises, the data are the likely cause. A "
-          "factor of 6 is enough if three quarters of all gradients change by the same factor "
-          "and the batch size does not change. From the first iteration on: a gradient of the "
-          "logits that is not that of a mean cross entropy, but larger or smaller by the number "
-          "of micro-batches, or smaller by the number of classes.",
-      .stage = Stage::values,
-      .required = {kSizes},
-      .optional = {"numel", "mean", "min", "max", "std"},
-      .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-      .alternatives =
-          "A loss that is summed instead of averaged; a different number of micro-batches; an "
-          "active loss scaler.",
-      .next_step =
-          "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
-          "--tensor gradient --stat l2_norm",
-      .find = find};
+  return {.cause = "loss_scale",
+          .title = "wrong factor on the loss",
+          .doc =
+              "The gradient of the layer next to the loss, and with it the gradients of other "
+              "layers, changes by a factor of 8 or more within one iteration and stays there, "
+              "while the loss does not rise. If the loss rises, the data are the likely cause. A "
+              "factor of 6 is enough if three quarters of all gradients change by the same factor "
+              "and the batch size does not change. From the first iteration on: a gradient of the "
+              "logits that is larger or smaller than the gradient of a mean cross entropy by the "
+              "number "
+              "of micro-batches, or smaller by the number of classes.",
+          .stage = Stage::values,
+          .required = {kSizes},
+          .optional = {"numel", "mean", "min", "max", "std"},
+          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
+          .alternatives =
+              "A loss that is summed instead of averaged; a different number of micro-batches; an "
+              "active loss scaler.",
+          .next_step =
+              "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
+              "--tensor gradient --stat l2_norm",
+          .find = find};
 }
 
 }  // namespace telens::analysis

@@ -203,19 +203,19 @@ Member take_member(std::string_view& text) {
 }
 
 // The number of ranks that report to be the first, second, ... of a group, by size and name.
-using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
+using RanksByGroup = std::map<std::pair<int, std::string_view>, std::vector<int>>;
 
-Tellers count_tellers(std::span<const std::string> told) {
-  Tellers tellers;
-  for (std::string_view text : told) {
+RanksByGroup count_ranks_by_group(std::span<const std::string> texts) {
+  RanksByGroup ranks_by_group;
+  for (std::string_view text : texts) {
     while (!text.empty()) {
       const Member member = take_member(text);
-      auto& ranks = tellers[{member.size, member.which}];
+      auto& ranks = ranks_by_group[{member.size, member.which}];
       ranks.resize(static_cast<std::size_t>(member.size));
       ++ranks.at(static_cast<std::size_t>(member.rank));
     }
   }
-  return tellers;
+  return ranks_by_group;
 }
 
 }  // namespace
@@ -228,23 +228,23 @@ void WeightGroups::add(const RankGroupPtr& group) {
 std::int64_t WeightGroups::note(bool shares) {
   const std::lock_guard lock(mutex_);
   shares_ = shares;
-  told_.clear();
+  own_text_.clear();
   if (shares) {
-    for (const auto& [id, group] : known_) told_ += get_line(*group);
+    for (const auto& [id, group] : known_) own_text_ += get_line(*group);
   }
-  return compute_hash(told_);
+  return compute_hash(own_text_);
 }
 
 // A group is complete if each of its ranks is reported exactly once. A rank that is reported more
 // often means that several groups have the same name; their weights stay local.
-Groups WeightGroups::complete_groups(std::span<const std::string> told) {
+Groups WeightGroups::complete_groups(std::span<const std::string> texts) {
   Groups complete;
-  const Tellers tellers = count_tellers(told);
+  const RanksByGroup ranks_by_group = count_ranks_by_group(texts);
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : known_) {
     const std::string own = group->identity();
-    const auto found = tellers.find({group->size(), own});
-    if (found == tellers.end()) continue;  // discovered after the note
+    const auto found = ranks_by_group.find({group->size(), own});
+    if (found == ranks_by_group.end()) continue;  // discovered after the note
     if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
       complete.emplace(id, group);
     }
@@ -252,8 +252,8 @@ Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   return complete;
 }
 
-void WeightGroups::look_up(std::span<const std::string> told, RankGroup& world) {
-  for (const auto& [size_and_which, ranks] : count_tellers(told)) {
+void WeightGroups::look_up(std::span<const std::string> texts, RankGroup& world) {
+  for (const auto& [size_and_which, ranks] : count_ranks_by_group(texts)) {
     const std::string id(id_in(size_and_which.second));
     const std::lock_guard lock(mutex_);
     if (known_.contains(id)) continue;
@@ -268,9 +268,9 @@ const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, RankGroup& wo
   if (notes_.empty()) notes_.assign(notes.size(), compute_hash(""));  // no groups
   while (notes != notes_) {
     notes_ = std::move(notes);
-    const std::vector<std::string> told = gather_texts(told_, world);
-    agreed_ = complete_groups(told);
-    look_up(told, world);
+    const std::vector<std::string> texts = gather_texts(own_text_, world);
+    agreed_ = complete_groups(texts);
+    look_up(texts, world);
     notes = gather_notes(note(shares_), world);
   }
   return agreed_;

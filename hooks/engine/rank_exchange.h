@@ -62,13 +62,13 @@ class WeightGroups {
   const Groups& agree(std::vector<std::int64_t> notes, RankGroup& world);
 
  private:
-  Groups complete_groups(std::span<const std::string> told);
-  void look_up(std::span<const std::string> told, RankGroup& world);
+  Groups complete_groups(std::span<const std::string> texts);
+  void look_up(std::span<const std::string> texts, RankGroup& world);
 
   std::mutex mutex_;  // guards known_
   Groups known_;
   bool shares_ = true;               // as of the last note()
-  std::string told_;                 // serialized known_, as of the last note()
+  std::string own_text_;             // serialized known_, as of the last note()
   std::vector<std::int64_t> notes_;  // the notes from which agreed_ was computed
   Groups agreed_;
 };

@@ -93,7 +93,7 @@ int on_ranks(int size, const Body& body) {
   return meeting.gathers;
 }
 
-// A store in memory. A get() of a key that nobody sets throws after the time limit.
+// A store in memory. get() throws after the time limit if the key is not set.
 class ThreadStore final : public RankStore, public std::enable_shared_from_this<ThreadStore> {
  public:
   explicit ThreadStore(std::chrono::milliseconds limit) : limit_(limit) {}

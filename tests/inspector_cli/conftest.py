@@ -178,3 +178,17 @@ def findings(telens, lines, tmp_path):
         return found
 
     return diagnose
+
+
+@pytest.fixture
+def diff(telens):
+    """Runs `telens diff` with two runs and returns its JSON."""
+
+    def diff(*arguments):
+        result = telens("diff", *arguments, "--format", "json")
+        assert result.returncode in (0, 1), result.stderr
+        printed = json.loads(result.stdout)
+        assert result.returncode == bool(printed["divergences"])
+        return printed
+
+    return diff

@@ -1,6 +1,6 @@
 """Transformer Engine's debug flow without its compiled part: hooks, quantizers and tensor classes.
 
-Written from their public behavior. Layouts of codes and scales are those of its tensor classes;
+Written from their public behavior. Codes and scales have the layouts of its tensor classes;
 scales differ from what any recipe chooses, so statistics show whether they were read.
 """
 

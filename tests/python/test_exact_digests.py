@@ -130,7 +130,7 @@ def planted_changes():
     changes = []
     for kind in ("swap", "transpose", "last_bit", "sign_of_zero"):
         for _ in range(25):
-            # Only the inputs behind a ReLU contain zeros.
+            # Only inputs that a ReLU computed contain zeros.
             of_zeros = kind == "sign_of_zero"
             layer = draw.choice(LAYERS[1:] if of_zeros else LAYERS)
             tensor = "activation" if of_zeros else draw.choice(("output", "gradient"))

@@ -189,8 +189,8 @@ class _StateSlot:
             self._layer._core.set_state(torch.from_numpy(found))
         except _C.UsageError as error:
             # The core names PyTorch's key and how to load a checkpoint without it.
-            told = _PYTORCH_ADVICE.sub("", str(error)).replace("_extra_state", "the state")
+            reason = _PYTORCH_ADVICE.sub("", str(error)).replace("_extra_state", "the state")
             raise _C.UsageError(
-                f"{owner}: {self.name} cannot be set: {told}; to begin with fresh scales remove "
+                f"{owner}: {self.name} cannot be set: {reason}; to begin with fresh scales remove "
                 "it from the state_dict"
             ) from None

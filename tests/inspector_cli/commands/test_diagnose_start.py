@@ -44,7 +44,7 @@ CLASSES, ROWS = 256, 512
 
 
 def put_head(training, ratio, passes=4):
-    """A head whose first gradient is `ratio` times that of a mean cross entropy of all tokens."""
+    """A head whose first gradient is `ratio` times the gradient of a mean cross entropy."""
     tokens = ROWS * passes
     divisor = tokens / ratio
     for step in range(STEPS):

@@ -35,22 +35,10 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture
-def diff(telens):
-    def diff(*arguments):
-        result = telens("diff", *arguments, "--format", "json")
-        assert result.returncode in (0, 1), result.stderr
-        told = json.loads(result.stdout)
-        assert result.returncode == bool(told["divergences"])
-        return told
-
-    return diff
-
-
 def test_runs_that_differ_by_noise_do_not_part(write, diff):
-    told = diff(write("a", 1), write("b", 2))
-    assert told["divergences"] == []
-    assert told["compared"] == 2 * len(LAYERS) + 1
+    printed = diff(write("a", 1), write("b", 2))
+    assert printed["divergences"] == []
+    assert printed["compared"] == 2 * len(LAYERS) + 1
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -59,8 +47,8 @@ def test_planted_layer_precedes_consequences(write, diff, spread):
     gradients = [(layer, "gradient") for layer in LAYERS]
     a, b = write("a", 1), write("b", 2, behind + gradients, 12, 1.5)
     third = ("--spread", write("c", 3)) if spread else ()
-    told = diff(a, b, *third)["divergences"]
-    first = told[0]
+    printed = diff(a, b, *third)["divergences"]
+    first = printed[0]
     assert (first["layer"], first["tensor"], first["first_iteration"]) == (
         "layers.1.fc1",
         "activation",
@@ -68,8 +56,8 @@ def test_planted_layer_precedes_consequences(write, diff, spread):
     )
     assert first["difference"] == pytest.approx(1 / 3, abs=0.01)
     assert first["difference"] > first["tolerance"]
-    assert [each["layer"] for each in told[1:3]] == ["layers.1.fc2", "layers.1.fc2"]
-    assert len(told) == 2 + len(LAYERS)
+    assert [each["layer"] for each in printed[1:3]] == ["layers.1.fc2", "layers.1.fc2"]
+    assert len(printed) == 2 + len(LAYERS)
 
 
 def test_a_spread_as_large_as_the_difference_is_chance(write, diff):
@@ -118,9 +106,9 @@ def test_other_names_of_layers_are_mapped(write, diff, telens):
     assert printed["compared"] == 1  # the loss
     assert printed["only_in_a"] == LAYERS
     assert "only 0 of 4 layers correspond" in result.stderr
-    told = diff(a, b, "--map", "layers=h")
-    assert told["only_in_a"] == told["only_in_b"] == []
-    assert told["divergences"][0]["layer"] == "layers.1.fc1"
+    printed = diff(a, b, "--map", "layers=h")
+    assert printed["only_in_a"] == printed["only_in_b"] == []
+    assert printed["divergences"][0]["layer"] == "layers.1.fc1"
     wrong = telens("diff", a, b, "--map", "layers")
     assert wrong.returncode == 2
     assert "expected FROM=TO" in wrong.stderr
@@ -198,23 +186,23 @@ def with_gemms(name, tmp_path, error=0.03, victim_error=None, at=8, casts=True):
 
 def test_wrong_cast_is_found_by_its_error(diff, tmp_path):
     a = with_gemms("a", tmp_path)
-    told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
-    assert [(each["gemm"], each["quantity"]) for each in told] == [
+    printed = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
+    assert [(each["gemm"], each["quantity"]) for each in printed] == [
         ("wgrad", "error of the cast"),
         ("wgrad", "error of the product"),
     ]
-    assert {(each["layer"], each["first_iteration"]) for each in told} == {("layers.1.fc1", 8)}
-    assert told[0]["tensor"] == "activation"
-    assert told[0]["difference"] == pytest.approx(0.57, abs=0.01)
-    assert told[0]["tolerance"] == 2**-3  # no ledger: that of E5M2
+    assert {(each["layer"], each["first_iteration"]) for each in printed} == {("layers.1.fc1", 8)}
+    assert printed[0]["tensor"] == "activation"
+    assert printed[0]["difference"] == pytest.approx(0.57, abs=0.01)
+    assert printed[0]["tolerance"] == 2**-3  # no ledger: that of E5M2
     assert diff(a, with_gemms("c", tmp_path, error=0.04))["divergences"] == []
 
 
 def test_cast_error_is_bounded_by_its_format(diff, tmp_path):
     a = with_gemms("a", tmp_path, casts=False)
     assert diff(a, with_gemms("fine", tmp_path))["divergences"] == []
-    told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
-    assert [(each["layer"], each["gemm"], each["a"]) for each in told] == [
+    printed = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
+    assert [(each["layer"], each["gemm"], each["a"]) for each in printed] == [
         ("layers.1.fc1", "wgrad", 0)
     ]
 
@@ -275,12 +263,12 @@ def deep(name, tmp_path, seed=1, layers=32, steps=4, factor=1.0, tensors=("gradi
 @pytest.mark.parametrize(("layers", "factor"), [(32, 3), (32, 1 / 3), (8, 2), (8, 0.5), (32, 2)])
 def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers, factor):
     a = deep("a", tmp_path, layers=layers)
-    told = diff(a, deep("b", tmp_path, layers=layers, factor=factor))["divergences"]
-    first = told[0]
+    printed = diff(a, deep("b", tmp_path, layers=layers, factor=factor))["divergences"]
+    first = printed[0]
     assert (first["tensor"], first["first_iteration"]) == ("gradient", 0)
     assert first["series"] == 4 * layers
     assert (first["a"], first["b"]) == (1, pytest.approx(factor, rel=0.1))
-    assert {each["tensor"] for each in told} == {"gradient", "dgrad"}
+    assert {each["tensor"] for each in printed} == {"gradient", "dgrad"}
 
 
 def batches(name, tmp_path, layers, noise, trend=0.0, factor=1.0, data=1, rounding=1):
@@ -308,21 +296,21 @@ def test_factor_in_noisy_gradients_is_found(diff, tmp_path, layers, factor, nois
     a = batches("a", tmp_path, layers, noise, trend)
     same = diff(a, batches("b", tmp_path, layers, noise, trend, rounding=2))
     assert (same["other_seeds"], same["divergences"]) == (False, [])
-    told = diff(a, batches("c", tmp_path, layers, noise, trend, factor, rounding=2))
-    assert told["other_seeds"] is False
-    assert {(each["tensor"], each["first_iteration"]) for each in told["divergences"]} == {
+    printed = diff(a, batches("c", tmp_path, layers, noise, trend, factor, rounding=2))
+    assert printed["other_seeds"] is False
+    assert {(each["tensor"], each["first_iteration"]) for each in printed["divergences"]} == {
         ("gradient", 0)
     }
     # The noise of single series can hide the factor.
-    assert sum(each["series"] for each in told["divergences"]) >= 0.95 * 4 * layers
+    assert sum(each["series"] for each in printed["divergences"]) >= 0.95 * 4 * layers
 
 
 @pytest.mark.parametrize(("noise", "trend"), [(0.05, 0), (0.2, 0), (0.5, 0), (0.05, -0.4)])
 def test_noisy_gradients_of_another_seed_have_no_factor(diff, tmp_path, noise, trend):
     a = batches("a", tmp_path, 8, noise, trend)
     for seed in range(2, 7):
-        told = diff(a, batches(f"b{seed}", tmp_path, 8, noise, trend, data=seed, rounding=seed))
-        assert (told["other_seeds"], told["divergences"]) == (True, [])
+        printed = diff(a, batches(f"b{seed}", tmp_path, 8, noise, trend, data=seed, rounding=seed))
+        assert (printed["other_seeds"], printed["divergences"]) == (True, [])
 
 
 @pytest.mark.parametrize("layers", [2, 8, 32])
@@ -351,8 +339,8 @@ def test_factor_on_one_part_per_layer_is_found(diff, tmp_path):
 
 def test_a_factor_that_begins_later_says_when(diff, tmp_path):
     a = deep("a", tmp_path, layers=8, steps=8)
-    told = diff(a, deep("b", tmp_path, 2, 8, steps=8, factor=2, at=4))["divergences"]
-    assert {each["first_iteration"] for each in told} == {4}
+    printed = diff(a, deep("b", tmp_path, 2, 8, steps=8, factor=2, at=4))["divergences"]
+    assert {each["first_iteration"] for each in printed} == {4}
 
 
 def test_series_without_a_counterpart_are_counted(diff, telens, tmp_path):
@@ -367,94 +355,16 @@ def test_series_without_a_counterpart_are_counted(diff, telens, tmp_path):
 
     a = write("a", ("activation", "gradient"))
     b = write("b", ("activation", "output", "wgrad"))
-    told = diff(a, b)
-    assert [(each["layer"], each["tensor"]) for each in told["unmatched_in_a"]] == [
+    printed = diff(a, b)
+    assert [(each["layer"], each["tensor"]) for each in printed["unmatched_in_a"]] == [
         ("fc2", "gradient"), ("fc1", "gradient"),
     ]  # fmt: skip
-    assert len(told["unmatched_in_b"]) == 4
+    assert len(printed["unmatched_in_b"]) == 4
     text = telens("diff", a, b).stdout
     assert "2 series of A have no counterpart and were not compared: fc" in text
     assert "4 series of B have no counterpart and were not compared: fc" in text
     later = diff(a, write("c", ("activation", "gradient"), iteration=7))
     assert (len(later["unmatched_in_a"]), len(later["unmatched_in_b"])) == (4, 4)
-
-
-def numbers(name, tmp_path, scalars, seed=1, rank=0, ranks=1):
-    """A run of one layer and scalars; each value of `scalars` is a function of the iteration."""
-    draw = random.Random(seed)
-    size = math.exp(0.02 * draw.gauss(0, 1))
-    lines = Lines()
-    for step in range(STEPS):
-        lines.record(step, "fc1", "weight", "l2_norm", 64 * size)
-        lines.record(step, "fc1", "weight", "numel", 4096)
-        for scalar, value in scalars.items():
-            lines.scalar(step, scalar, value(step))
-    return lines.write(tmp_path / name, rank, ranks)
-
-
-def loss(step):
-    return 4 * 0.98**step
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_all_scalars_of_equal_names_are_compared(diff, telens, tmp_path, seed):
-    a = numbers("a", tmp_path, {"loss": loss, "grad_norm": lambda step: 1, "lr": lambda step: 1e-3})
-    b = numbers("b", tmp_path, {"loss": loss, "grad_norm": lambda step: 100 if step > 4 else 1,
-                                "lr": lambda step: 2e-3 if step > 9 else 1e-3}, seed)  # fmt: skip
-    told = diff(a, b)
-    assert told["compared"] == 4
-    assert told["other_seeds"] is (seed == 2)
-    assert [
-        (each["layer"], each["tensor"], each["rank"], each["quantity"], each["first_iteration"])
-        for each in told["divergences"]
-    ] == [(None, None, None, "grad_norm", 5), (None, None, None, "lr", 10)]
-    text = telens("diff", a, b).stdout
-    assert text.startswith("The runs diverge in iteration 5: grad_norm is 1 in A and 100 in B")
-
-
-@pytest.mark.parametrize(
-    ("name", "of_a", "of_b"),
-    [
-        ("grad_norm", 1, 2),
-        ("loss", 4, 4.2),
-        ("lost_updates%", 0, 5),
-    ],
-)
-def test_scalars_that_seeds_explain_do_not_diverge(diff, tmp_path, name, of_a, of_b):
-    a = numbers("a", tmp_path, {name: lambda step: of_a})
-    assert diff(a, numbers("b", tmp_path, {name: lambda step: of_b}, 2))["divergences"] == []
-    (found,) = diff(a, numbers("c", tmp_path, {name: lambda step: 20 + 3 * of_b}, 2))["divergences"]
-    assert found["quantity"] == name
-
-
-def test_rounded_learning_rate_is_not_a_divergence(diff, tmp_path):
-    a = numbers("a", tmp_path, {"adam.lr": lambda step: 1e-3})
-    told = diff(a, numbers("b", tmp_path, {"adam.lr": lambda step: 1e-3 * (1 + 2**-24)}))
-    assert (told["compared"], told["divergences"]) == (2, [])
-    (found,) = diff(a, numbers("c", tmp_path, {"adam.lr": lambda step: 1.01e-3}))["divergences"]
-    assert found["quantity"] == "adam.lr"
-
-
-def test_scalars_without_a_counterpart_are_listed(diff, telens, tmp_path):
-    a = numbers("a", tmp_path, {"loss": loss, "accuracy": lambda step: 0.5})
-    b = numbers("b", tmp_path, {"accuracy": lambda step: 0.5, "tokens": lambda step: step})
-    told = diff(a, b)
-    assert told["compared"] == 2
-    missing = {"layer": None, "tensor": None, "gemm": None, "rank": None}
-    assert told["unmatched_in_a"] == [{**missing, "quantity": "loss"}]
-    assert told["unmatched_in_b"] == [{**missing, "quantity": "tokens"}]
-    text = telens("diff", a, b).stdout
-    assert "1 series of A have no counterpart and were not compared: loss\n" in text
-    assert "1 series of B have no counterpart and were not compared: tokens\n" in text
-
-
-def test_scalars_are_compared_rank_by_rank(diff, tmp_path):
-    for rank in range(2):
-        numbers("a", tmp_path, {"loss": loss}, rank=rank, ranks=2)
-        numbers("b", tmp_path, {"loss": lambda step, rank=rank: (1 + rank) * loss(step)},
-                rank=rank, ranks=2)  # fmt: skip
-    told = diff(tmp_path / "a", tmp_path / "b")
-    assert [(each["quantity"], each["rank"]) for each in told["divergences"]] == [("loss", 1)]
 
 
 @pytest.mark.parametrize("layers", [1, 4, 16])
@@ -517,9 +427,9 @@ def test_layers_after_a_norm_do_not_judge_other_layers(diff, tmp_path, parts):
 
     a = write("a", 1)
     for seed in range(2, 8):
-        told = diff(a, write(f"b{seed}", seed))
-        assert told["other_seeds"] is True
-        assert told["divergences"] == []
+        printed = diff(a, write(f"b{seed}", seed))
+        assert printed["other_seeds"] is True
+        assert printed["divergences"] == []
     (found,) = diff(a, write("c", 2, (3, parts[1], "activation")))["divergences"]
     assert (found["layer"], found["first_iteration"]) == (f"layers.3.{parts[1]}", 1)
 
@@ -545,9 +455,9 @@ def learning(name, tmp_path, seed, speed, steps=30, plant=lambda layer, step: 1)
 @pytest.mark.parametrize("speeds", [(1, 1.7), (1.7, 1), (1, 0.6)])
 def test_seed_that_learns_faster_does_not_diverge(diff, tmp_path, speeds):
     a = learning("a", tmp_path, 1, speeds[0])
-    told = diff(a, learning("b", tmp_path, 2, speeds[1]))
-    assert told["other_seeds"] is True
-    assert told["divergences"] == []
+    printed = diff(a, learning("b", tmp_path, 2, speeds[1]))
+    assert printed["other_seeds"] is True
+    assert printed["divergences"] == []
 
     def plant(layer, step):
         return 16 if layer == 3 and step >= 10 else 1
@@ -562,8 +472,8 @@ def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
         return 40 if layer in (1, 3) and tensor == "gradient" else 1
 
     a = seeded("a", tmp_path, 1, layers)
-    told = diff(a, seeded("b", tmp_path, 2, layers, plant))["divergences"]
-    assert {(each["layer"], each["tensor"]) for each in told} == {
+    printed = diff(a, seeded("b", tmp_path, 2, layers, plant))["divergences"]
+    assert {(each["layer"], each["tensor"]) for each in printed} == {
         ("fc1", "gradient"), ("fc3", "gradient"),
     }  # fmt: skip
 
@@ -572,8 +482,8 @@ def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
 def test_doubled_weights_of_few_layers_are_found(diff, tmp_path, layers):
     a = seeded("a", tmp_path, 1, layers)
     b = seeded("b", tmp_path, 2, layers, lambda layer, tensor, step: 1 + (tensor == "weight"))
-    told = diff(a, b)["divergences"]
-    assert [(each["layer"], each["tensor"]) for each in told] == [
+    printed = diff(a, b)["divergences"]
+    assert [(each["layer"], each["tensor"]) for each in printed] == [
         (f"fc{layer}", "weight") for layer in range(layers)
     ]
     for seed in range(3, 9):
@@ -606,18 +516,18 @@ def test_weights_that_trained_apart_are_of_the_same_seed(diff, tmp_path):
         return 40 if (layer, tensor) == (1, "gradient") else apart
 
     a = seeded("a", tmp_path, 1, start=20)
-    told = diff(a, seeded("b", tmp_path, 1, plant=plant, start=20))
-    assert told["other_seeds"] is False
-    assert {each["layer"] for each in told["divergences"]} == {"fc1"}
+    printed = diff(a, seeded("b", tmp_path, 1, plant=plant, start=20))
+    assert printed["other_seeds"] is False
+    assert {each["layer"] for each in printed["divergences"]} == {"fc1"}
 
 
 @pytest.mark.parametrize("every", [2, 10])
 def test_factor_is_found_in_sparse_run(diff, tmp_path, every):
     a = deep("a", tmp_path, layers=8, steps=40)
     b = deep("b", tmp_path, 2, 8, steps=40, factor=2, every=every)
-    told = diff(a, b)["divergences"]
+    printed = diff(a, b)["divergences"]
     # The tolerance of other seeds grows with the iterations, so a divergence may end.
-    found = {(each["tensor"], each["first_iteration"]) for each in told}
+    found = {(each["tensor"], each["first_iteration"]) for each in printed}
     assert found == {("gradient", 0), ("dgrad", 0)}
 
 
@@ -630,8 +540,8 @@ def test_later_factor_does_not_hide_earlier_one(diff, tmp_path):
         return 3 if part == "qkv" else 1
 
     a = deep("a", tmp_path, layers=8, steps=12)
-    told = diff(a, deep("b", tmp_path, 2, 8, steps=12, plant=plant))["divergences"]
-    assert {(each["layer"], each["series"], each["first_iteration"]) for each in told} == {
+    printed = diff(a, deep("b", tmp_path, 2, 8, steps=12, plant=plant))["divergences"]
+    assert {(each["layer"], each["series"], each["first_iteration"]) for each in printed} == {
         ("layers.3.qkv", 4, 0), ("layers.7.fc2", 16, 8),
     }  # fmt: skip
 

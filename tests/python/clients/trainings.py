@@ -109,7 +109,7 @@ _OF_DECODER = {
 
 
 def decoder_weights(source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Renames the weights of a decoder of transformers to those of te.TransformerLayer."""
+    """Returns the weights of a Hugging Face decoder by te.TransformerLayer's names."""
     found = {}
     for name, weight in source.items():
         layer = re.match(r"model\.layers\.\d+\.", name)
