@@ -35,5 +35,6 @@ FEATURES = {
     "telens.Trigger": on(when=["nonfinite of gradient > 0"], stop=True),
     "telens.RankAgreement": on(GEMM_INPUTS),
     "telens.CollectiveCheck": on(),
+    "telens.TensorDigests": on(GEMM_INPUTS),
     "telens.Diagnosis": on(),
 }

@@ -119,7 +119,7 @@ WRONG_CONFIGS = [
     ({"fc1_fprop": {"atomic_gemm": True}}, "atomic_gemm'.* is True, which is for FP8 GEMMs"),
     (
         {"qkv_dgrad": {"method": "pipeline"}, "qkv_wgrad": {"num_sm": 1}},
-        "ub_cfgs has 'qkv_wgrad' beside a 'qkv_dgrad' of method pipeline",
+        "ub_cfgs has 'qkv_wgrad' and a 'qkv_dgrad' with method pipeline",
     ),
     ({"fc1_fprop": 3}, "ub_cfgs must be a mapping of GEMMs to mappings of settings, not 3"),
     (7, "ub_cfgs must be a mapping, or a list of mappings, not 7"),
