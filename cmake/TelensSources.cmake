@@ -69,7 +69,7 @@ function(telens_local_names result file)
     string(FIND "${text}" "\nnamespace {" begin)
   endwhile()
   foreach(declaration IN LISTS declarations)
-    if(declaration MATCHES "^\n(template|public|private|protected|TORCH_|TELENS_|using namespace )"
+    if(declaration MATCHES "^\n(template|public|private|protected|TORCH_|TELENS_|TEST|INSTANTIATE_|using namespace )"
        OR declaration MATCHES "^[^(]*::~?[A-Za-z0-9_]+\\(")
       continue()  # declares nothing, or a member
     elseif(declaration MATCHES "^\nusing ([^=,]*::([A-Za-z0-9_]+)),$")

@@ -69,7 +69,7 @@ std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& siz
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_activation_jump(const Facts& facts) {
   std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
   std::ranges::move(root_mean_squares(facts, TensorName::output), std::back_inserter(sizes));
   std::ranges::stable_sort(sizes, {},
@@ -116,7 +116,7 @@ Rule activation_jump() {
           .alternatives =
               "Different data from this iteration on; a change of a weight that is not recorded.",
           .next_step = "telens plot RUN --layer '{layer}' --stat l2_norm --stat cur_amax",
-          .find = find};
+          .find = find_activation_jump};
 }
 
 }  // namespace telens::analysis

@@ -29,7 +29,7 @@ std::optional<double> chosen(const Facts& facts, const Place& place, std::int64_
   return *one - *first;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_attention_collapse(const Facts& facts) {
   std::vector<Series> entropies;
   for (const Series* series : facts.with("attention_entropy%")) entropies.push_back(*series);
   std::vector<Finding> found;
@@ -73,7 +73,7 @@ Rule attention_collapse() {
           "Exploding logits (attention_logits); changed keys or a changed bias that makes one "
           "position win for every query.",
       .next_step = "telens plot RUN --layer '{layer}' --tensor scores --stat attention_entropy%",
-      .find = find};
+      .find = find_attention_collapse};
 }
 
 }  // namespace telens::analysis

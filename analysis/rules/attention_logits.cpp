@@ -29,8 +29,8 @@ std::vector<Series> largest_logits(const Facts& facts) {
   return all;
 }
 
-Finding make_finding(const Facts& facts, const Place& place, const Shift& shift,
-                     std::size_t others) {
+Finding attention_logits_finding(const Facts& facts, const Place& place, const Shift& shift,
+                                 std::size_t others) {
   const Point* before = facts.find(place, "max")->before(shift.first);
   Finding finding{
       .cause = "attention_logits",
@@ -48,20 +48,21 @@ Finding make_finding(const Facts& facts, const Place& place, const Shift& shift,
   return finding;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_attention_logits(const Facts& facts) {
   const std::vector<Series> logits = largest_logits(facts);
   std::vector<Finding> found;
   for (const auto& together : shifts_together(logits, 1, kJump)) {
     const PlaceShift& origin = together.front();
     if (origin.shift.value < kLeastLogit) continue;
-    found.push_back(make_finding(facts, origin.place, origin.shift, together.size() - 1));
+    found.push_back(
+        attention_logits_finding(facts, origin.place, origin.shift, together.size() - 1));
   }
   if (!found.empty()) return found;
   for (const Series& series : logits) {
     const auto ramp = first_ramp(series.points, 1, kGrowth);
     if (!ramp || ramp->value < kLeastLogit) continue;
     if (found.empty() || ramp->first < found.front().first) {
-      found = {make_finding(facts, series.place, *ramp, 0)};
+      found = {attention_logits_finding(facts, series.place, *ramp, 0)};
     }
   }
   return found;
@@ -86,7 +87,7 @@ Rule attention_logits() {
       .next_step =
           "telens plot RUN --layer '{layer}' --tensor scores --stat max; qk_norm_type of "
           "MultiheadAttention bounds the logits",
-      .find = find};
+      .find = find_attention_logits};
 }
 
 }  // namespace telens::analysis

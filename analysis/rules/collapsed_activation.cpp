@@ -11,7 +11,7 @@ namespace {
 // A healthy standard deviation differs little from one iteration to the next.
 constexpr ShiftOptions kShift{.least_bits = 5};
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_collapsed_activation(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* deviation : facts.with("std")) {
     const auto tensor = deviation->place.tensor;
@@ -46,7 +46,7 @@ Rule collapsed_activation() {
           .recorded_by = "LogTensorStats (std)",
           .alternatives = "Empty inputs, such as a batch of padding.",
           .next_step = "telens plot RUN --layer '{layer}' --stat std --stat mean",
-          .find = find};
+          .find = find_collapsed_activation};
 }
 
 }  // namespace telens::analysis

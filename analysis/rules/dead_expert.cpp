@@ -54,7 +54,7 @@ std::map<std::string, Group> uses(const Facts& facts) {
   return groups;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_dead_expert(const Facts& facts) {
   std::vector<Finding> found;
   for (const auto& [name, group] : uses(facts)) {
     for (const Use& use : group.experts) {
@@ -92,7 +92,7 @@ Rule dead_expert() {
           .next_step =
               "telens plot RUN --layer '{layer}' --tensor activation --stat numel; look at the "
               "router: its load-balancing loss, its logits",
-          .find = find};
+          .find = find_dead_expert};
 }
 
 }  // namespace telens::analysis

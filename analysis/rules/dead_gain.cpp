@@ -114,7 +114,7 @@ std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
   return decay;
 }
 
-Finding make_finding(const Place& place, const Shift& decay) {
+Finding dead_gain_finding(const Place& place, const Shift& decay) {
   const double steps = static_cast<double>(decay.last - decay.first + 1);
   return {.cause = "dead_gain",
           .place = place,
@@ -129,11 +129,11 @@ Finding make_finding(const Place& place, const Shift& decay) {
                        {"root mean square", place, decay.last, decay.value, ""}}};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_dead_gain(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
     if (const auto decay = decay_from_start(facts, sizes)) {
-      found.push_back(make_finding(sizes.place, *decay));
+      found.push_back(dead_gain_finding(sizes.place, *decay));
       continue;
     }
     auto shift = first_shift(sizes.points, kShift);
@@ -174,7 +174,7 @@ Rule dead_gain() {
           .next_step =
               "print the weight of the norm before '{layer}'; keep gains in a parameter group with "
               "weight_decay=0, and out of low precision",
-          .find = find};
+          .find = find_dead_gain};
 }
 
 }  // namespace telens::analysis

@@ -22,7 +22,7 @@ Series live_shares(const Series& zeros, const Series& count) {
   return live;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_dead_units(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* zeros : facts.with("zeros")) {
     const Series* count = facts.beside(*zeros, "numel");
@@ -61,7 +61,7 @@ Rule dead_units() {
           .next_step =
               "telens plot RUN --layer '{layer}' --tensor activation --stat zeros; check the bias "
               "and the weight of the preceding layer",
-          .find = find};
+          .find = find_dead_units};
 }
 
 }  // namespace telens::analysis

@@ -117,8 +117,8 @@ std::string nor_others(std::size_t others) {
                      others == 1 ? "" : "s");
 }
 
-Finding make_finding(const Facts& facts, const std::vector<const Used*>& lost,
-                     const std::vector<Series>& gradients) {
+Finding detached_layer_finding(const Facts& facts, const std::vector<const Used*>& lost,
+                               const std::vector<Series>& gradients) {
   const Used& origin = *lost.back();
   Place place = origin.activation->place;
   const std::int64_t first = origin.without.front();
@@ -165,12 +165,12 @@ std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>&
   if (reached.empty()) return found;
   for (const auto& [first, together] : lost) {
     if (may_be_meant(facts, together, reached)) continue;
-    found.push_back(make_finding(facts, together, gradients));
+    found.push_back(detached_layer_finding(facts, together, gradients));
   }
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_detached_layer(const Facts& facts) {
   const std::vector<Series> activations = root_mean_squares(facts, TensorName::activation);
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
   const std::vector<Used> layers = used_layers(facts, activations, gradients);
@@ -208,7 +208,7 @@ Rule detached_layer() {
           "look for detach(), .data, .item(), torch.no_grad() or a re-created tensor between "
           "'{layer}' and the loss; telens stats RUN --layer '{layer}' --tensor gradient --stat "
           "l2_norm",
-      .find = find};
+      .find = find_detached_layer};
 }
 
 }  // namespace telens::analysis

@@ -58,7 +58,7 @@ std::optional<Drift> first_drift(const std::vector<Point>& points) {
   return std::nullopt;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_drifting_mean(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* mean : facts.with("mean")) {
     const auto tensor = mean->place.tensor;
@@ -102,7 +102,7 @@ Rule drifting_mean() {
       .recorded_by = "LogTensorStats (mean, std)",
       .alternatives = "Different data from this iteration on; a bias without weight decay.",
       .next_step = "telens plot RUN --layer '{layer}' --stat mean --stat std",
-      .find = find};
+      .find = find_drifting_mean};
 }
 
 }  // namespace telens::analysis

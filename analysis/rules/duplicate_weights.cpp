@@ -54,8 +54,8 @@ double change_before(const Facts& facts, const Series& norm, std::int64_t first)
   return change;
 }
 
-Finding make_finding(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
-                     std::int64_t last) {
+Finding duplicate_weights_finding(const Facts& facts, const Series& a, const Series& b,
+                                  std::int64_t first, std::int64_t last) {
   const double change_of_a = change_before(facts, a, first);
   const double change_of_b = change_before(facts, b, first);
   const bool is_known = change_of_a != change_of_b;  // one of them is the copy
@@ -76,7 +76,7 @@ Finding make_finding(const Facts& facts, const Series& a, const Series& b, std::
                        {"l2_norm", other.place, first, *other.at(first), "of " + name}}};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_duplicate_weights(const Facts& facts) {
   // Weights that are equal once: by their norms, so that not every pair is compared.
   std::map<std::tuple<int, std::int64_t, double>, const Series*> known;
   std::map<const Series*, const Series*> pairs;
@@ -98,7 +98,7 @@ std::vector<Finding> find(const Facts& facts) {
     const std::int64_t first_seen = norm->points.front().iteration;
     const bool from_start = equal.front() <= first_seen + kSameIteration;
     if (from_start && equal.back() == norm->points.back().iteration) continue;
-    found.push_back(make_finding(facts, *other, *norm, equal.front(), equal.back()));
+    found.push_back(duplicate_weights_finding(facts, *other, *norm, equal.front(), equal.back()));
   }
   return found;
 }
@@ -119,7 +119,7 @@ Rule duplicate_weights() {
           .next_step =
               "look for copy.deepcopy of an initialized block, [block] * n, one seed that is set "
               "again for each layer, or a checkpoint with wrong names",
-          .find = find};
+          .find = find_duplicate_weights};
 }
 
 }  // namespace telens::analysis

@@ -65,7 +65,7 @@ std::vector<Load> loads(const std::vector<Expert>& experts) {
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_expert_imbalance(const Facts& facts) {
   std::map<std::pair<int, std::string>, std::vector<Expert>> groups;
   for (const Series* elements : facts.with("numel")) {
     if (elements->place.tensor != TensorName::activation) continue;
@@ -123,7 +123,7 @@ Rule expert_imbalance() {
           "telens plot RUN --layer '{layer}' --tensor activation --stat numel; check that the "
           "balancing loss reaches the router (its gradient, its coefficient), or that the bias for "
           "balancing is updated",
-      .find = find};
+      .find = find_expert_imbalance};
 }
 
 }  // namespace telens::analysis

@@ -60,7 +60,7 @@ bool loses_updates(const Facts& facts, const Place& weight) {
   return lost != nullptr && !lost->points.empty() && lost->points.back().value >= kMostLost;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_frozen_weight(const Facts& facts) {
   std::vector<const Series*> norms = facts.with("l2_norm");
   std::erase_if(norms, [](const Series* norm) { return norm->place.tensor != TensorName::weight; });
   std::vector<Finding> found;
@@ -111,7 +111,7 @@ Rule frozen_weight() {
       .next_step =
           "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
           "replaced after the optimizer was created, or its .grad is reset before the step",
-      .find = find};
+      .find = find_frozen_weight};
 }
 
 }  // namespace telens::analysis

@@ -82,7 +82,7 @@ double explained(const Facts& facts, const Series& error, std::int64_t iteration
   return std::sqrt(sum);
 }
 
-Finding make_finding(const Series& error, const Point& first, double expected) {
+Finding gemm_error_finding(const Series& error, const Point& first, double expected) {
   return {
       .cause = "gemm_error",
       .place = error.place,
@@ -128,7 +128,8 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
     wrong.push_back(point);
     if (found && wrong.size() >= kPersistent) found->last = point.iteration;
     if (!found && wrong.size() == kPersistent) {
-      found = make_finding(error, wrong.front(), explained(facts, error, wrong.front().iteration));
+      found = gemm_error_finding(error, wrong.front(),
+                                 explained(facts, error, wrong.front().iteration));
       found->first = began(error, found->first, past);
       found->last = point.iteration;
     }
@@ -186,7 +187,7 @@ std::optional<Finding> of_gemm(const Facts& facts, const Series& error) {
   return in_gemm(facts, error);
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_gemm_error(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* error : facts.with("gemm_relative_error")) {
     if (!error->place.gemm) continue;
@@ -224,7 +225,7 @@ Rule gemm_error() {
       .next_step =
           "telens ledger RUN --layer '{layer}'; the ledger shows which kernel ran, and "
           "configs/dump_one_gemm.yaml keeps the operands",
-      .find = find};
+      .find = find_gemm_error};
 }
 
 }  // namespace telens::analysis

@@ -34,7 +34,7 @@ bool has_common_factor(const ReceivedGradients& step) {
          static_cast<double>(step.sharing) > kMost * static_cast<double>(step.gradients.size());
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
   std::map<std::int32_t, Layer> layers;
   std::int64_t last = 0;
   for (const ReceivedGradients& step : received_gradients(facts)) {
@@ -102,7 +102,7 @@ Rule gradient_accumulation() {
           "compare weight.grad of '{layer}' after one backward pass and after all micro-batches "
           "with the sum of torch.autograd.grad; look for in-place changes of .grad and main_grad, "
           "and for buffers that are reduced in each micro-batch",
-      .find = find};
+      .find = find_gradient_accumulation};
 }
 
 }  // namespace telens::analysis

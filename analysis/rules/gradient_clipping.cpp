@@ -49,7 +49,8 @@ double range(const std::vector<Read>& reads, Size size) {
   return bits(size(most)) - bits(size(least));
 }
 
-Finding make_finding(const Facts& facts, const Read& read, std::string summary, std::string next) {
+Finding gradient_clipping_finding(const Facts& facts, const Read& read, std::string summary,
+                                  std::string next) {
   return {.cause = "gradient_clipping",
           .place = {},
           .first = read.iteration,
@@ -61,7 +62,7 @@ Finding make_finding(const Facts& facts, const Read& read, std::string summary, 
           .next_step = std::move(next)};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_gradient_clipping(const Facts& facts) {
   const std::vector<Read> reads = clipped_reads(facts);
   if (reads.size() < kLeastReads) return {};
   const Read& first = reads.front();
@@ -69,7 +70,7 @@ std::vector<Finding> find(const Facts& facts) {
   const double of_result = range(reads, [](const Read& read) { return read.after; });
   const double of_product = range(reads, [](const Read& read) { return read.after * read.before; });
   if (of_product <= kConstant && of_result >= kVaries) {
-    return {make_finding(
+    return {gradient_clipping_finding(
         facts, first,
         fmt::format("gradients are divided by the square of their norm: norms before and after "
                     "clipping have the constant product {:.3g}",
@@ -84,7 +85,7 @@ std::vector<Finding> find(const Facts& facts) {
   const double of_scaled = range(reads, [](const Read& read) { return read.after * read.scale; });
   if (first.scale >= kLeastScale && of_scaled <= kConstant && limit >= kLeastLimit &&
       limit <= kMostLimit) {
-    return {make_finding(
+    return {gradient_clipping_finding(
         facts, first,
         fmt::format("gradients are clipped while they have the loss scale {:.4g}: their norm is "
                     "{:.3g} in each step, which is {:.3g} with the scale",
@@ -113,7 +114,7 @@ Rule gradient_clipping() {
       .recorded_by = "telens.watch",
       .alternatives = "A limit that follows the norm on purpose.",
       .next_step = "print the norm that clip_grad_norm_ returns, and the norm after it",
-      .find = find};
+      .find = find_gradient_clipping};
 }
 
 }  // namespace telens::analysis

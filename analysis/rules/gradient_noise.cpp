@@ -49,7 +49,7 @@ std::optional<Finding> in_gradient(const Facts& facts, const Series& mse) {
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_gradient_noise(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* mse : facts.with("mse")) {
     if (mse->place.tensor != TensorName::gradient) continue;
@@ -79,7 +79,7 @@ Rule gradient_noise() {
           "DisableFP8GEMM for dgrad and wgrad of '{layer}' in the last part of the training, "
           "or stochastic rounding; telens stats RUN --layer '{layer}' --tensor gradient --stat "
           "mse --stat underflows%",
-      .find = find};
+      .find = find_gradient_noise};
 }
 
 }  // namespace telens::analysis

@@ -82,7 +82,7 @@ std::vector<Finding> lost_in_resume(const Facts& facts) {
   return {};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_history_lost(const Facts& facts) {
   std::vector<std::pair<std::int64_t, std::int32_t>> lost;
   for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
     if (const auto iteration = lost_in(facts, layer)) lost.emplace_back(*iteration, layer);
@@ -124,7 +124,7 @@ Rule history_lost() {
               "save and load the modules' _extra_state with the weights "
               "(state_dict() holds it; strict=False hides that it is missing; "
               "te.load_fp8_state for save_pretrained)",
-          .find = find};
+          .find = find_history_lost};
 }
 
 }  // namespace telens::analysis

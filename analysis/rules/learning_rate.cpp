@@ -25,8 +25,9 @@ constexpr std::size_t kLeastRise = 4;  // steps in which it rises
 
 using Points = std::vector<Point>;
 
-Finding make_finding(const Scalars& rates, std::int64_t first, std::int64_t last,
-                     std::string summary, std::vector<Evidence> evidence, std::string next) {
+Finding learning_rate_finding(const Scalars& rates, std::int64_t first, std::int64_t last,
+                              std::string summary, std::vector<Evidence> evidence,
+                              std::string next) {
   return {.cause = "learning_rate",
           .place = {.rank = rates.rank},
           .first = first,
@@ -49,7 +50,7 @@ std::optional<Finding> jump_at_resume(const Facts& facts, const Scalars& rates,
   if (!(before.value > 0) || !(after.value > 0)) return std::nullopt;
   const double factor = after.value / before.value;
   if (factor < kContinues && factor > 1 / kContinues) return std::nullopt;
-  return make_finding(
+  return learning_rate_finding(
       rates, after.iteration, facts.last_iteration(),
       fmt::format(
           "the learning rate is {:.3g} before the resume at iteration {} and {:.3g} after it",
@@ -80,7 +81,7 @@ std::optional<Finding> still_after_resume(const Facts& facts, const Scalars& rat
   if (first < kLeastStill || points.size() - first <= kLeastStill) return std::nullopt;
   if (!is_changing(points, first - kLeastStill, first)) return std::nullopt;
   if (!is_still(points, first, points.size())) return std::nullopt;
-  return make_finding(
+  return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
       fmt::format(
           "the learning rate changed in each step before the resume at iteration {}, and has "
@@ -112,7 +113,7 @@ std::optional<Finding> zero_at_end(const Facts& facts, const Scalars& rates) {
   const std::size_t zeros = points.size() - first;
   const auto least = static_cast<double>(points.size()) * kPartZero;
   if (first == 0 || zeros < kLeastZero || static_cast<double>(zeros) < least) return std::nullopt;
-  return make_finding(
+  return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
       fmt::format("the learning rate is zero in the last {} of {} steps, so they train "
                   "nothing",
@@ -134,7 +135,7 @@ std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) 
     std::size_t end = i;
     while (end + 1 < points.size() && points[end + 1].value > points[end].value) ++end;
     if (end - i < kLeastRise || points[end].value < kRisen * peak) continue;
-    return make_finding(
+    return learning_rate_finding(
         rates, lowest.iteration, facts.last_iteration(),
         fmt::format(
             "the learning rate falls from {:.3g} to {:.3g} and then rises again step by step "
@@ -147,7 +148,7 @@ std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) 
   return std::nullopt;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_learning_rate(const Facts& facts) {
   for (const std::string_view name : {"lr", "learning_rate"}) {
     for (const Scalars* rates : scalars_named(facts, name)) {
       std::optional<Finding> found = at_resumes(facts, *rates);
@@ -178,7 +179,7 @@ Rule learning_rate() {
       .alternatives =
           "A new stage of the training with another rate on purpose; a cyclic schedule.",
       .next_step = "telens info RUN; plot the scalar lr",
-      .find = find};
+      .find = find_learning_rate};
 }
 
 }  // namespace telens::analysis

@@ -31,7 +31,7 @@ bool loss_rises(const Facts& facts, std::int64_t iteration) {
   return false;
 }
 
-Finding make_finding(const PlaceShift& origin) {
+Finding loss_scale_finding(const PlaceShift& origin) {
   return {
       .cause = "loss_scale",
       .place = {.rank = origin.place.rank},
@@ -84,10 +84,10 @@ std::optional<Finding> one_factor(const Facts& facts, const std::vector<Series>&
   if (others == 0 || static_cast<double>(alike) < kMost * static_cast<double>(others)) {
     return std::nullopt;
   }
-  return make_finding({next_to_loss.place, *shift, factor});
+  return loss_scale_finding({next_to_loss.place, *shift, factor});
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_loss_scale(const Facts& facts) {
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
   std::vector<Finding> found;
   for (const int sign : {1, -1}) {
@@ -95,7 +95,7 @@ std::vector<Finding> find(const Facts& facts) {
       if (!comes_from_loss(together, gradients)) continue;
       const PlaceShift& origin = together.front();
       if (loss_rises(facts, origin.shift.first)) continue;
-      found.push_back(make_finding(origin));
+      found.push_back(loss_scale_finding(origin));
     }
   }
   auto factor = one_factor(facts, gradients);
@@ -133,7 +133,7 @@ Rule loss_scale() {
           .next_step =
               "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
               "--tensor gradient --stat l2_norm",
-          .find = find};
+          .find = find_loss_scale};
 }
 
 }  // namespace telens::analysis

@@ -51,7 +51,7 @@ std::string suggest_next_step(std::int64_t iteration, Course course) {
       iteration);
 }
 
-Finding make_finding(int rank, const std::vector<Point>& losses, std::size_t at) {
+Finding loss_spike_finding(int rank, const std::vector<Point>& losses, std::size_t at) {
   const auto& [iteration, value] = losses[at];
   const Point& before = losses[at - 1];
   const Course course = summarize_course(losses, at);
@@ -114,7 +114,7 @@ std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
     if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
         step > kSpreads * spread(steps) &&
         (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
-      return make_finding(scalars.rank, scalars.points, i);
+      return loss_spike_finding(scalars.rank, scalars.points, i);
     }
     steps.push_back(step);
     if (steps.size() > kWindow) steps.erase(steps.begin());
@@ -122,7 +122,7 @@ std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
   return std::nullopt;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_loss_spike(const Facts& facts) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
     if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
@@ -152,7 +152,7 @@ Rule loss_spike() {
       .next_step =
           "if the loss falls again, check the batch of this iteration; if it stays up, check "
           "other changes in this iteration",
-      .find = find};
+      .find = find_loss_spike};
 }
 
 }  // namespace telens::analysis

@@ -72,7 +72,7 @@ Layers find_layers(const Facts& facts, int rank, const Scalars* rates) {
   return layers;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_lost_updates(const Facts& facts) {
   for (const Scalars* lost : scalars_named(facts, kLost)) {
     const Scalars* rates = scalar_beside(facts, *lost, "lr");
     const auto share = share_of(lost->points, rates);
@@ -125,7 +125,7 @@ Rule lost_updates() {
       .next_step =
           "keep FP32 copies of the weights in the optimizer (FP32 parameters under autocast), use "
           "an optimizer with stochastic rounding, or a larger learning rate",
-      .find = find};
+      .find = find_lost_updates};
 }
 
 }  // namespace telens::analysis

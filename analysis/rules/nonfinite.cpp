@@ -327,7 +327,7 @@ void add_bad_loss(const Facts& facts, const BadScalar& loss, Finding& finding) {
   finding.evidence.insert(finding.evidence.begin(), of_loss.evidence.front());
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_nonfinite(const Facts& facts) {
   const std::optional<BadScalar> scalar = first_bad_scalar(facts);
   std::int64_t first = 0;
   const Series* origin = first_nonfinite(facts, first);
@@ -393,7 +393,7 @@ Rule nonfinite() {
           "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from the last "
           "checkpoint on, configs/nan_hunt.yaml records the inputs and results of every GEMM, "
           "which show where it came from",
-      .find = find};
+      .find = find_nonfinite};
 }
 
 }  // namespace telens::analysis

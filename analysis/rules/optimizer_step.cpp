@@ -79,7 +79,7 @@ std::optional<Finding> impossible_steps(const Facts& facts, const Scalars& first
           "logarithmic map that has no zero for nonzero values"};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_optimizer_step(const Facts& facts) {
   for (const Scalars* steps : scalars_named(facts, "first_update")) {
     for (const auto& [iteration, change] : steps->points) {
       Finding finding{.cause = "optimizer_step",
@@ -135,7 +135,7 @@ Rule optimizer_step() {
       .next_step =
           "print optimizer.state[parameter] before the first step: step has to be 0, exp_avg and "
           "exp_avg_sq zero",
-      .find = find};
+      .find = find_optimizer_step};
 }
 
 }  // namespace telens::analysis

@@ -61,7 +61,7 @@ std::optional<Finding> in_weight(const Facts& facts, const Series& deviation) {
   return std::nullopt;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_oscillating_weights(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* deviation : facts.with("std")) {
     if (deviation->place.tensor != TensorName::weight) continue;
@@ -86,7 +86,7 @@ Rule oscillating_weights() {
           .next_step =
               "telens plot RUN --layer '{layer}' --tensor weight --stat mean --stat std; reduce "
               "the learning rate or increase the momentum",
-          .find = find};
+          .find = find_oscillating_weights};
 }
 
 }  // namespace telens::analysis

@@ -15,8 +15,8 @@ constexpr double kLeastCrest = 16;
 constexpr ShiftOptions kShiftOfGradient{.least_bits = 3, .sustained = 4};
 constexpr double kLeastCrestOfGradient = 64;
 
-Finding make_finding(const Place& place, std::int64_t first, std::int64_t last, double crest,
-                     double usual) {
+Finding outliers_finding(const Place& place, std::int64_t first, std::int64_t last, double crest,
+                         double usual) {
   return {
       .cause = "outliers",
       .place = place,
@@ -37,8 +37,8 @@ void find_by_crest(const Facts& facts, TensorName tensor, std::vector<Finding>& 
   for (const auto& together : shifts_together(crest_factors(facts, tensor), 1, options)) {
     const PlaceShift& origin = together.front();
     if (origin.shift.value < (gradient ? kLeastCrestOfGradient : kLeastCrest)) continue;
-    found.push_back(make_finding(origin.place, origin.shift.first, origin.shift.last,
-                                 origin.shift.value, origin.shift.usual));
+    found.push_back(outliers_finding(origin.place, origin.shift.first, origin.shift.last,
+                                     origin.shift.value, origin.shift.usual));
   }
 }
 
@@ -50,11 +50,12 @@ void find_by_size(const Facts& facts, std::vector<Finding>& found) {
     const double change = crest_change(facts, place, shift);
     if (change <= kOfOutliers) continue;
     const double crest = facts.find(place, "cur_amax")->at(shift.first).value_or(0) / shift.value;
-    found.push_back(make_finding(place, shift.first, shift.last, crest, crest / std::exp2(change)));
+    found.push_back(
+        outliers_finding(place, shift.first, shift.last, crest, crest / std::exp2(change)));
   }
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_outliers(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor :
        {TensorName::activation, TensorName::weight, TensorName::gradient}) {
@@ -83,7 +84,7 @@ Rule outliers() {
           "DumpTensors of '{layer}' in that iteration shows which channel or token it is; a recipe "
           "with one scale per block confines it; telens stats RUN --stat mxfp8_underflows% --layer "
           "'{layer}'",
-      .find = find};
+      .find = find_outliers};
 }
 
 }  // namespace telens::analysis

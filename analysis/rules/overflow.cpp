@@ -67,7 +67,7 @@ std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_overflow(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* percent : facts.with("stale_saturated%")) {
     if (auto finding = clipped(facts, *percent)) found.push_back(std::move(*finding));
@@ -95,7 +95,7 @@ Rule overflow() {
               "PerTensorScaling for this tensor (configs/"
               "current_scaling_for_gradients.yaml), DelayedScaling(margin=1), or a "
               "shorter amax_history_len",
-          .find = find};
+          .find = find_overflow};
 }
 
 }  // namespace telens::analysis

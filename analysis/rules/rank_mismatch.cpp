@@ -101,7 +101,7 @@ std::vector<Finding> find_by_norms(const Facts& facts) {
   return {finding};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_rank_mismatch(const Facts& facts) {
   auto compared =
       find_compared(facts, {.cause = "rank_mismatch",
                             .statistic = "weight_differs",
@@ -134,7 +134,7 @@ Rule rank_mismatch() {
               "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm "
               "--by rank; look for parameters outside of DistributedDataParallel, code that only "
               "some ranks run, and ranks of one tp_group with different batches",
-          .find = find};
+          .find = find_rank_mismatch};
 }
 
 }  // namespace telens::analysis

@@ -8,7 +8,7 @@ namespace telens::analysis {
 namespace {
 
 // A scale follows its history: the earlier of the two is the origin.
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_rank_scales(const Facts& facts) {
   auto histories = find_compared(
       facts, {.cause = "rank_scales",
               .statistic = "amax_history_differs",
@@ -44,7 +44,7 @@ Rule rank_scales() {
       .next_step =
           "telens stats RUN --layer '{layer}' --stat scale_differs --rank {rank}; compare the "
           "fp8_group and the loaded _extra_state of this rank with the other ranks",
-      .find = find};
+      .find = find_rank_scales};
 }
 
 }  // namespace telens::analysis

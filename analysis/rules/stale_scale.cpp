@@ -123,7 +123,7 @@ std::optional<Finding> by_age(const Facts& facts, const ScaleSeries& staleness) 
       .evidence = {{"scale_age", staleness.place, old->iteration, old->value, "iterations"}}};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_stale_scale(const Facts& facts) {
   std::vector<Finding> found;
   for (const ScaleSeries& staleness : scale_series(facts)) {
     auto finding = by_missed_updates(facts, staleness);
@@ -157,7 +157,7 @@ Rule stale_scale() {
               "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
               "scale_jump; then PerTensorScaling for the tensor (current scaling), "
               "configs/current_scaling_for_gradients.yaml",
-          .find = find};
+          .find = find_stale_scale};
 }
 
 }  // namespace telens::analysis

@@ -120,7 +120,7 @@ std::optional<Finding> by_its_past(const Series& percent, const Stretch& stretch
       .next_step = suggest_next_step({}, stretch.worst.value)};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_underflow(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* percent : facts.with("underflows%")) {
     const auto stretch = first_stretch(*percent);
@@ -174,7 +174,7 @@ Rule underflow() {
           "telens stats RUN --layer '{layer}' --stat underflows%; choose the recipe with the "
           "smallest loss in this run: PerTensorScaling for the tensor, Float8CurrentScaling or "
           "MXFP8BlockScaling for the run",
-      .find = find};
+      .find = find_underflow};
 }
 
 }  // namespace telens::analysis

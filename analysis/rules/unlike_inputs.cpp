@@ -62,7 +62,7 @@ std::string describe(const Facts& facts, const Place& place) {
          "layers agree: the code between them differs, for example by the dropout seed";
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_unlike_inputs(const Facts& facts) {
   const auto first = find_first(facts, kStatistic);
   if (!first) return {};
   const Place& place = first->series->place;
@@ -108,7 +108,7 @@ Rule unlike_inputs() {
           "give all ranks of one tp_group the same batches in the same order: seed the sampler "
           "with the data-parallel rank, not with the global rank; telens stats RUN --layer "
           "'{layer}' --stat replica_differs --by rank",
-      .find = find};
+      .find = find_unlike_inputs};
 }
 
 }  // namespace telens::analysis

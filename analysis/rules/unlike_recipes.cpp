@@ -116,7 +116,8 @@ Evidence make_evidence(const GemmState& state, const std::string& words) {
           .what = fmt::format("rank {} asks for {}", state.place.rank, words)};
 }
 
-Finding make_finding(const Difference& difference, std::size_t other_layers, const Facts& facts) {
+Finding unlike_recipes_finding(const Difference& difference, std::size_t other_layers,
+                               const Facts& facts) {
   const GemmState& first = *difference.odd.front();
   const Wishes odd = list_wishes(first);
   const Wishes usual = list_wishes(*difference.usual);
@@ -143,7 +144,7 @@ Finding make_finding(const Difference& difference, std::size_t other_layers, con
           .evidence = std::move(evidence)};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_unlike_recipes(const Facts& facts) {
   std::map<std::pair<std::int32_t, int>, StatesOfRanks> states;  // by layer and GEMM
   for (const GemmState& state : facts.gemm_states()) {
     if (state.place.layer == record::kNoName || !state.place.gemm) continue;
@@ -160,7 +161,7 @@ std::vector<Finding> find(const Facts& facts) {
     if (!first || difference->since < first->since) first = std::move(difference);
   }
   if (!first) return {};
-  return {make_finding(*first, layers.size() - 1, facts)};
+  return {unlike_recipes_finding(*first, layers.size() - 1, facts)};
 }
 
 }  // namespace
@@ -184,7 +185,7 @@ Rule unlike_recipes() {
               "telens ledger RUN --layer '{layer}' --by rank; pass the same recipe to fp8_autocast "
               "on all ranks: compare where each rank reads it from (command line, environment "
               "variable, checkpoint)",
-          .find = find};
+          .find = find_unlike_recipes};
 }
 
 }  // namespace telens::analysis

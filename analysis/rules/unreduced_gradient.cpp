@@ -4,7 +4,7 @@
 namespace telens::analysis {
 namespace {
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_unreduced_gradient(const Facts& facts) {
   return find_compared(
       facts, {.cause = "unreduced_gradient",
               .statistic = "gradient_differs",
@@ -35,7 +35,7 @@ Rule unreduced_gradient() {
           "check the reduction of the gradient of {layer}: DistributedDataParallel's "
           "find_unused_parameters and no_sync, and the all-reduce of norm weights over tp_group "
           "under sequence parallelism; check that the ranks of one tp_group get the same batches",
-      .find = find};
+      .find = find_unreduced_gradient};
 }
 
 }  // namespace telens::analysis

@@ -386,7 +386,7 @@ std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
   return std::nullopt;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_weight_initialization(const Facts& facts) {
   std::vector<Finding> found = wrong_gains(facts);
   const Weights weights(facts);
   if (auto finding = judge_shared_zeros(facts, weights)) found.push_back(std::move(*finding));
@@ -436,7 +436,7 @@ Rule weight_initialization() {
       .next_step =
           "telens stats RUN --layer '{layer}' --tensor weight --stat std; check for "
           "reset_parameters() after to_empty(), and for keys that a checkpoint does not contain",
-      .find = find};
+      .find = find_weight_initialization};
 }
 
 }  // namespace telens::analysis

@@ -95,7 +95,8 @@ bool are_most(std::size_t together, std::size_t weights) {
   return together > 1 && static_cast<double>(together) > kMost * static_cast<double>(weights);
 }
 
-Finding make_finding(const Facts& facts, const std::vector<Jump>& together, std::size_t weights) {
+Finding weight_jump_finding(const Facts& facts, const std::vector<Jump>& together,
+                            std::size_t weights) {
   const bool all = are_most(together.size(), weights);
   const Jump& largest = *std::ranges::max_element(together, {}, &Jump::change);
   std::string summary =
@@ -170,7 +171,7 @@ void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
                        jump->iteration)});
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_weight_jump(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
   for (const Series& sizes : weights) {
@@ -188,7 +189,7 @@ std::vector<Finding> find(const Facts& facts) {
       std::erase_if(together, [](const Jump& jump) { return !jump.alone; });
     }
     if (together.empty()) continue;
-    found.push_back(make_finding(facts, together, weights.size()));
+    found.push_back(weight_jump_finding(facts, together, weights.size()));
     if (found.size() == kMostFindings) break;
   }
   add_recorded_rate(facts, found);
@@ -221,7 +222,7 @@ Rule weight_jump() {
       .next_step =
           "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
           "lr=...) also records the learning rate",
-      .find = find};
+      .find = find_weight_jump};
 }
 
 }  // namespace telens::analysis

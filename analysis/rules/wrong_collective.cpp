@@ -7,7 +7,7 @@
 namespace telens::analysis {
 namespace {
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_wrong_collective(const Facts& facts) {
   auto lost = find_compared(
       facts,
       {.cause = "wrong_collective",
@@ -44,7 +44,7 @@ Rule wrong_collective() {
           .next_step =
               "telens info RUN; the warning names the collective and the rank; also reduce "
               "isnan(), or replace NaN by infinity before a maximum",
-          .find = find};
+          .find = find_wrong_collective};
 }
 
 }  // namespace telens::analysis

@@ -26,8 +26,8 @@ bool is_by_recipe(const GemmState& state, const std::string& tensor) {
   return state.detail(tensor + " cause").starts_with("the recipe wants it so");
 }
 
-Finding make_finding(const Facts& facts, const Operand& operand, TensorName tensor,
-                     const std::string& usual) {
+Finding wrong_format_finding(const Facts& facts, const Operand& operand, TensorName tensor,
+                             const std::string& usual) {
   Place place = operand.state->place;
   place.tensor = tensor;
   return {.cause = "wrong_format",
@@ -121,7 +121,7 @@ std::vector<Finding> narrow_gradients(const Facts& facts) {
   return {};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_wrong_format(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor : kAllTensors) {
     const std::string name(get_name(tensor));
@@ -142,7 +142,7 @@ std::vector<Finding> find(const Facts& facts) {
         continue;
       for (const Operand& each : operands) {
         if (each.ran != usual->first)
-          found.push_back(make_finding(facts, each, tensor, usual->first));
+          found.push_back(wrong_format_finding(facts, each, tensor, usual->first));
       }
     }
   }
@@ -167,7 +167,7 @@ Rule wrong_format() {
       .recorded_by = "PrecisionLedger",
       .alternatives = "A second recipe for a part of the model, on purpose.",
       .next_step = "telens ledger RUN --layer '{layer}'",
-      .find = find};
+      .find = find_wrong_format};
 }
 
 }  // namespace telens::analysis

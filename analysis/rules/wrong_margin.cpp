@@ -42,7 +42,8 @@ std::optional<long> usual_margin(const std::vector<Margin>& all) {
   return clear ? std::optional(most->first) : std::nullopt;
 }
 
-Finding make_finding(const Margin& margin, std::size_t i, std::string summary, double confidence) {
+Finding wrong_margin_finding(const Margin& margin, std::size_t i, std::string summary,
+                             double confidence) {
   const auto [iteration, value] = margin.values[i];
   return {.cause = "wrong_margin",
           .place = margin.place,
@@ -54,16 +55,17 @@ Finding make_finding(const Margin& margin, std::size_t i, std::string summary, d
                         static_cast<double>(value), "margin"}}};
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_wrong_margin(const Facts& facts) {
   const std::vector<Margin> all = margins(facts);
   const auto usual = usual_margin(all);
   if (!usual) return {};
   if (*usual >= kWide || *usual < 0) {
-    return {make_finding(all.front(), 0,
-                         fmt::format("all tensors are cast with a margin of {}: {}", *usual,
-                                     *usual < 0 ? "their largest values are clipped"
-                                                : "so many bits of the format are never used"),
-                         kProbable)};
+    return {
+        wrong_margin_finding(all.front(), 0,
+                             fmt::format("all tensors are cast with a margin of {}: {}", *usual,
+                                         *usual < 0 ? "their largest values are clipped"
+                                                    : "so many bits of the format are never used"),
+                             kProbable)};
   }
   std::vector<Finding> found;
   for (const Margin& margin : all) {
@@ -71,7 +73,7 @@ std::vector<Finding> find(const Facts& facts) {
         std::ranges::find_if(margin.values, [&](const auto& row) { return row.second != *usual; });
     if (other == margin.values.end()) continue;
     const auto at = static_cast<std::size_t>(other - margin.values.begin());
-    found.push_back(make_finding(
+    found.push_back(wrong_margin_finding(
         margin, at,
         fmt::format("a margin of {}, where other tensors have {}", other->second, *usual),
         kProven));
@@ -96,7 +98,7 @@ Rule wrong_margin() {
               "DelayedScaling(margin=0), or 1 for tensors that grow; "
               "configs/value_histograms.yaml records the loss for each margin; telens whatif "
               "RUN --margin 0",
-          .find = find};
+          .find = find_wrong_margin};
 }
 
 }  // namespace telens::analysis

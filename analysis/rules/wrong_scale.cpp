@@ -110,7 +110,7 @@ std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const S
   return std::nullopt;
 }
 
-Finding make_finding(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
+Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
   const std::vector<ScaleRead>& reads = staleness.reads;
   const ScaleRead& read = reads[wrong.first];
   Finding finding{
@@ -139,14 +139,14 @@ Finding make_finding(const Facts& facts, const ScaleSeries& staleness, const Wro
   return finding;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+std::vector<Finding> find_wrong_scale(const Facts& facts) {
   std::vector<Finding> found;
   const bool whole_past = facts.first_iteration() == 0;
   for (const ScaleSeries& scales : scale_series(facts)) {
     const Series* amax = facts.find(scales.place, "cur_amax");
     auto wrong = first_wrong(scales.reads, *amax, whole_past && scales.knows_margin);
     if (!wrong) wrong = moved_for_good(scales.reads, *amax);
-    if (wrong) found.push_back(make_finding(facts, scales, *wrong));
+    if (wrong) found.push_back(wrong_scale_finding(facts, scales, *wrong));
   }
   return found;
 }
@@ -171,7 +171,7 @@ Rule wrong_scale() {
           .next_step =
               "telens plot RUN --layer '{layer}' --stat scale_staleness --stat scale_headroom; "
               "look for code that writes or loads the scale in fp8_meta",
-          .find = find};
+          .find = find_wrong_scale};
 }
 
 }  // namespace telens::analysis
