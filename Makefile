@@ -15,8 +15,9 @@ MEMORY := $(shell awk '/MemAvailable/ {print int($$2 / 2000000) + 1}' /proc/memi
 JOBS   ?= $(shell echo $$(( $(CORES) < $(MEMORY) ? $(CORES) : $(MEMORY) )))
 PREFIX ?= $(CURDIR)/dist/telens
 # CUDA=ON or CUDA=OFF: build with or without CUDA kernels (TELENS_CUDA). If unset, build/ keeps its
-# setting.
+# setting. CUDA_TARGETS: with CUDA, the GPU targets to build for (TELENS_CUDA_TARGETS); unset: all.
 CUDA   ?=
+CUDA_TARGETS ?=
 PYTHON := $(CURDIR)/.venv/bin/python
 # The Python of a GPU machine, with its own torch.
 GPU_PYTHON ?= python3
@@ -68,10 +69,12 @@ command-first: setup-debian
 	      nice cmake --build build --parallel $(JOBS) --target telens_command' || \
 	    echo 'warning: that failed (build/setup/command.log); it is built with the rest' >&2; }
 
+CUDA_OPTIONS = $(if $(CUDA),-DTELENS_CUDA=$(CUDA) \
+  $(if $(CUDA_TARGETS),'-DTELENS_CUDA_TARGETS=$(CUDA_TARGETS)',-UTELENS_CUDA_TARGETS))
 configure:
 	@$(MAKE) --no-print-directory --jobs 2 setup-build command-first
 	@[ -f build/build.ninja -a ! -f build/setup/without-torch -a -z "$(CUDA)" ] || { \
-	  cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON $(CUDA:%=-DTELENS_CUDA=%) && \
+	  cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON $(CUDA_OPTIONS) && \
 	  rm -f build/setup/without-torch; }
 
 build: configure  ## compile all but benchmarks into build/ (CUDA=ON: for GPUs too)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LEAST_TORCH = (2, 8)  # pyproject.toml says it too
-LEAST_CAPABILITY = (9, 0)  # Hopper: what the kernels are compiled for (cmake/TelensCuda.cmake)
+LEAST_CAPABILITY = (8, 0)  # Ampere, as in core/kernels/cuda/device.cpp
 # The oldest drivers that run programs of a major version of CUDA (NVIDIA, CUDA compatibility).
 LEAST_DRIVER = {12: 525, 13: 580}
 
@@ -104,10 +104,10 @@ def card_fault(machine: Machine) -> str | None:
                 "CUDA"
             )
         why = machine.torch_error or "no reason given"
-        return f"GPU: none that torch can use ({why}); expected one of compute capability >= 9.0"
+        return f"GPU: none that torch can use ({why}); expected one of compute capability >= 8.0"
     if machine.capability < LEAST_CAPABILITY:
         got = ".".join(map(str, machine.capability))
-        return f"GPU: {machine.card} has compute capability {got}; expected 9.0 (Hopper) or newer"
+        return f"GPU: {machine.card} has compute capability {got}; expected 8.0 (Ampere) or newer"
     return None
 
 

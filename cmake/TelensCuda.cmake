@@ -5,9 +5,9 @@
 set(TELENS_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# 90a: Hopper, machine code. 100f: the Blackwell family of data-center cards, machine code. 90:
-# PTX, which the driver compiles at start for any newer card.
-set(TELENS_CUDA_TARGETS "90a;100f;90-virtual" CACHE STRING
+# Machine code for Ampere and Ada (80), Hopper (90a) and the Blackwell family of data-center cards
+# (100f). 90-virtual: PTX, which the driver compiles at start for any newer card.
+set(TELENS_CUDA_TARGETS "80;90a;100f;90-virtual" CACHE STRING
     "GPU targets: compute capabilities, with -virtual for PTX")
 
 # The code is the same with and without; compressed as nvcc does by default, its tables take twice

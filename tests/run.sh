@@ -10,8 +10,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 suite=${1:-}
 jobs=${2:-$(nproc)}
 # Builds CUDA kernels if nvcc is installed: compiling and linking them needs no GPU, and the CPU
-# tests must pass in such a build. The packages are built without them.
+# tests must pass in such a build. The packages are built without them. The two targets compile both
+# branches of the code: without and with instructions for FP8.
 cuda=OFF
+export TELENS_CUDA_TARGETS='80;90a'
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   cuda=ON
 fi
@@ -52,14 +54,14 @@ drop() {
 case "$suite" in
   test)
     stage "structure: include arrows, formatting, machine paths" test-structure
-    if stage "build, CUDA $cuda" build CUDA="$cuda"; then
+    if stage "build, CUDA $cuda" build CUDA="$cuda" CUDA_TARGETS="$TELENS_CUDA_TARGETS"; then
       stage "C++ and command tests" test-cpp
       TELENS_CUDA="$cuda" stage "Python tests" test-python
       stage "samples" test-samples
     fi
     ;;
   test-more)
-    if stage "build, CUDA $cuda" build CUDA="$cuda"; then
+    if stage "build, CUDA $cuda" build CUDA="$cuda" CUDA_TARGETS="$TELENS_CUDA_TARGETS"; then
       stage "demo: the sample learns in FP8 and is recorded" demo
       stage "long Python and sample tests" test-long
       # The other client tests run with the Python tests.

@@ -11,7 +11,14 @@ from gpu_checks.runner import Commands
 ROOT = Path(__file__).resolve().parents[2]
 
 # Targets of known cards (cmake/TelensCuda.cmake); all targets are compiled for others.
-TARGETS = {(9, 0): "90a", (10, 0): "100f", (10, 3): "100f"}
+TARGETS = {
+    (8, 0): "80",
+    (8, 6): "80",
+    (8, 9): "80",
+    (9, 0): "90a",
+    (10, 0): "100f",
+    (10, 3): "100f",
+}
 
 
 @dataclass

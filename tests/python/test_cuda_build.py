@@ -21,7 +21,11 @@ from cuda_binaries import find_cuobjdump  # noqa: E402
 from sass_listing import Usage, compiler_of, usage_of  # noqa: E402
 
 # nvcc names machine code by architecture; the listing may leave out the suffix (sm_90a as sm_90).
-MACHINE_CODE = {"90a": r"\.sm_90a?\.cubin", "100f": r"\.sm_100[af]?\.cubin"}
+MACHINE_CODE = {
+    "80": r"\.sm_80\.cubin",
+    "90a": r"\.sm_90a?\.cubin",
+    "100f": r"\.sm_100[af]?\.cubin",
+}
 PTX = r"\.(sm|compute)_90\.ptx"
 
 # One kernel of every operation: a name that its .cu file alone has.
@@ -91,7 +95,7 @@ def tool() -> str:
 
 @pytest.fixture(scope="module")
 def targets() -> list[str]:
-    return os.environ.get("TELENS_CUDA_TARGETS", "90a;100f;90-virtual").split(";")
+    return os.environ.get("TELENS_CUDA_TARGETS", "80;90a;100f;90-virtual").split(";")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +109,7 @@ def limited_library(cuda_library, tool, targets) -> Path:
     return cuda_library
 
 
-def test_library_has_code_for_hopper_blackwell_and_newer_cards(cuda_library, tool, targets):
+def test_library_has_code_for_each_target_card(cuda_library, tool, targets):
     def listed(option: str) -> str:
         return subprocess.run(
             [tool, option, str(cuda_library)], capture_output=True, text=True, check=True

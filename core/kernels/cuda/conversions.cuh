@@ -8,6 +8,11 @@
 #include "core/formats/convert.h"
 #include "core/kernels/cuda/thread.cuh"
 
+// Ada (8.9) is the first architecture with instructions for FP8. Older cards use core/formats.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define TELENS_FP8_INSTRUCTIONS
+#endif
+
 namespace telens::cuda {
 
 // Returns the FP32 value of a BF16, FP16 or FP32 code. Exact; a NaN stays a NaN.
@@ -74,7 +79,7 @@ TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
 template <SignedFormat Format>
 TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
   static_assert(Format::kWidth == 8 && Format::kNanCode == 0x7f);
-#if defined(__CUDA_ARCH__)
+#if defined(TELENS_FP8_INSTRUCTIONS)
   std::uint16_t pair;  // the instruction's first operand becomes the upper byte
   if constexpr (Format::kId == FormatId::e4m3) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
@@ -115,7 +120,7 @@ struct FloatPair {
 // a NaN.
 template <SignedFormat Format>
 TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
-#if defined(__CUDA_ARCH__)
+#if defined(TELENS_FP8_INSTRUCTIONS)
   std::uint32_t halves;  // every FP8 value is an FP16 value
   if constexpr (Format::kId == FormatId::e4m3) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
@@ -204,3 +209,5 @@ TELENS_DEVICE std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
 }
 
 }  // namespace telens::cuda
+
+#undef TELENS_FP8_INSTRUCTIONS

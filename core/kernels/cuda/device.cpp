@@ -12,7 +12,8 @@
 namespace telens::cuda {
 namespace {
 
-constexpr int kLeastMajor = 9;  // Hopper's compute capability: the first with our FP8 GEMMs
+// Ampere: the first with instructions for BF16.
+constexpr int kLeastMajor = 8;
 
 // Properties of a device, queried once.
 struct DeviceProperties {
@@ -35,7 +36,7 @@ void ask(int device, DeviceProperties& properties) {
   check_launch("cudaDriverGetVersion", cudaDriverGetVersion(&driver));
   if (major < kLeastMajor) {
     properties.refusal = fmt::format(
-        "cuda:{} has compute capability {}.{}; TELens' CUDA kernels need 9.0 (Hopper) or newer; "
+        "cuda:{} has compute capability {}.{}; TELens' CUDA kernels need 8.0 (Ampere) or newer; "
         "train on the CPU, or on another card",
         device, major, minor);
   } else if (driver / 1000 < CUDART_VERSION / 1000) {

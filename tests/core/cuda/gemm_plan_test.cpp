@@ -21,7 +21,7 @@ constexpr auto kE4m3 = FormatId::e4m3, kE5m2 = FormatId::e5m2, kE2m1 = FormatId:
 constexpr auto kTensor = ScalingMode::tensor, kMx = ScalingMode::mxfp8, kNv = ScalingMode::nvfp4;
 constexpr auto kRow = ScalingMode::block_1d, kSquare = ScalingMode::block_2d;
 constexpr auto kBf16 = FormatId::bf16;
-constexpr int kAda = 89, kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
+constexpr int kAmpere = 80, kAda = 89, kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
 
 struct Row {
   int capability;
@@ -37,6 +37,8 @@ struct Row {
 };
 
 const std::vector<Row> kTable{
+    {kAmpere, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "need Ada", true},
+    {kAda, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "", false},
     {kHopper, kE4m3, kTensor, kE4m3, kTensor, {256, 512, 128}, "", false},
     {kHopper, kE5m2, kTensor, kE4m3, kTensor, {16, 16, 16}, "", false, FormatId::fp32},
     {kHopper, kE5m2, kTensor, kE5m2, kTensor, {16, 16, 16}, "E5M2 by E5M2", true},

@@ -5,6 +5,7 @@
 namespace telens::cuda {
 namespace {
 
+constexpr int kAda = 89;
 constexpr int kHopper = 90;
 constexpr int kBlackwell = 100;
 constexpr int kBlackwellGeForce = 120;
@@ -43,7 +44,7 @@ std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
 std::string_view obstacle_of_card(const GemmQuestion& question) {
   switch (question.a_mode) {
     case ScalingMode::tensor:
-      return "";
+      return question.capability >= kAda ? "" : "FP8 products need Ada or newer";
     case ScalingMode::mxfp8:
       return question.capability >= kBlackwell ? "" : "MXFP8 products need Blackwell or newer";
     case ScalingMode::block_1d:
