@@ -37,8 +37,9 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
   if (!rule.scalars.empty() && std::ranges::none_of(rule.scalars, was_passed)) {
     names.emplace_back(rule.scalars.front());
   }
-  const auto recorded = [&](std::string_view statistic) { return facts.has(statistic); };
-  const bool has_other = std::ranges::any_of(rule.instead_of_ledger, recorded);
+  const bool has_other = std::ranges::any_of(rule.instead_of_ledger, [&](std::string_view name) {
+    return facts.has(name) || was_passed(name);
+  });
   if (rule.needs_ledger && facts.gemm_states().empty() && !has_other) {
     names.emplace_back("a ledger");
   }

@@ -43,7 +43,8 @@ struct Rule {
   bool judges_scalars = false;
   bool compares_ranks = false;                           // not needed in a single-rank run
   std::vector<std::string_view> follows_causes = {};     // origins within its stage
-  std::vector<std::string_view> instead_of_ledger = {};  // statistics, any of which will do
+  // Statistics and numbers of the program; one of them is enough if there is no ledger.
+  std::vector<std::string_view> instead_of_ledger = {};
   std::string_view recorded_by;   // features of a configuration that record them
   std::string_view alternatives;  // other possible causes, and how to distinguish them
   std::string_view next_step;     // YAML or a command; {layer} stands for the layer's name

@@ -9,6 +9,7 @@
 
 #include "analysis/rules/precision_names.h"
 #include "analysis/rules/rules.h"
+#include "analysis/rules/scalar_reads.h"
 
 namespace telens::analysis {
 namespace {
@@ -46,8 +47,9 @@ bool is_on_purpose(const OperandState& operand) {
          operand.reason.starts_with("not a layer of TELens");
 }
 
-Finding make_finding(const Facts& facts, const GemmState& state, const OperandState& operand,
-                     std::string summary, double confidence) {
+Finding gemm_precision_finding(const Facts& facts, const GemmState& state,
+                               const OperandState& operand, std::string summary,
+                               double confidence) {
   Place place = state.place;
   place.tensor = operand.tensor;
   return {.cause = "gemm_precision",
@@ -70,13 +72,13 @@ std::vector<Finding> fallen_back(const Facts& facts) {
       const bool refused = !is_high_precision(operand.requested) && operand.requested != "unknown";
       const bool changed = same_gemm && is_low(*last);
       if (!refused && !changed) continue;
-      found.push_back(
-          make_finding(facts, state, operand,
-                       changed ? fmt::format("it ran in {}, and in low precision before: {}",
-                                             operand.ran, operand.reason)
-                               : fmt::format("{} was asked for, it ran in {}: {}",
-                                             operand.requested, operand.ran, operand.reason),
-                       kProven));
+      found.push_back(gemm_precision_finding(
+          facts, state, operand,
+          changed ? fmt::format("it ran in {}, and in low precision before: {}", operand.ran,
+                                operand.reason)
+                  : fmt::format("{} was asked for, it ran in {}: {}", operand.requested,
+                                operand.ran, operand.reason),
+          kProven));
       break;
     }
     last = &state;
@@ -120,11 +122,11 @@ std::vector<Finding> odd_ones(const Facts& facts) {
       const int block = get_block(facts.layer_name(state->place.layer));
       const bool whole = precisions_of_block[block].size() == 1;
       if (whole && (block == 0 || block == last_block)) continue;
-      found.push_back(
-          make_finding(facts, *state, operand,
-                       fmt::format("it runs in {}, {} layers of its kind in low precision: {}",
-                                   operand.ran, part.low.size(), operand.reason),
-                       kProbable));
+      found.push_back(gemm_precision_finding(
+          facts, *state, operand,
+          fmt::format("it runs in {}, {} layers of its kind in low precision: {}", operand.ran,
+                      part.low.size(), operand.reason),
+          kProbable));
     }
   }
   return found;
@@ -178,7 +180,29 @@ std::vector<Finding> casts_that_end(const Facts& facts) {
   return found;
 }
 
-std::vector<Finding> find(const Facts& facts) {
+constexpr std::string_view kFp8Layers = "fp8_layers";
+
+// A model that is not converted runs in an FP8 region: nothing in it reads the recipe.
+std::vector<Finding> regions_without_layers(const Facts& facts) {
+  for (const Scalars* layers : scalars_named(facts, kFp8Layers)) {
+    if (layers->points.empty() || layers->points.front().value != 0) continue;
+    const Point& first = layers->points.front();
+    return {{.cause = "gemm_precision",
+             .place = {},
+             .first = first.iteration,
+             .last = facts.last_iteration(),
+             .confidence = kProven,
+             .summary = "an FP8 autocast region is active, but the model has no FP8 layer: all "
+                        "of its GEMMs run in the precision of torch",
+             .evidence = {{std::string(kFp8Layers), {}, first.iteration, 0, ""}},
+             .next_step = "replace the layers before the training: telens.pytorch.convert(model), "
+                          "or the modules of Transformer Engine in the model's code"}};
+  }
+  return {};
+}
+
+std::vector<Finding> find_gemm_precision(const Facts& facts) {
+  if (auto found = regions_without_layers(facts); !found.empty()) return found;
   if (facts.gemm_states().empty()) return casts_that_end(facts);
   std::vector<Finding> found = fallen_back(facts);
   return found.empty() ? odd_ones(facts) : found;
@@ -187,25 +211,27 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule gemm_precision() {
-  return {.cause = "gemm_precision",
-          .title = "GEMM in a different precision than requested",
-          .doc =
-              "According to the ledger, low precision was requested but high precision ran, a GEMM "
-              "switched from low to high precision during the training, or a layer runs in high "
-              "precision while layers of its kind do not. High precision that the configuration or "
-              "the recipe requests is not reported, and neither are whole first and last blocks. "
-              "Without a ledger: a layer whose casts end while its tensors are still recorded.",
-          .stage = Stage::setup,
-          .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax",
-                       "l2_norm", "std"},
-          .needs_ledger = true,
-          .instead_of_ledger = {kOfCasts.begin(), kOfCasts.end()},
-          .recorded_by = "PrecisionLedger, or LogFp8TensorStats together with LogTensorStats",
-          .alternatives = "A layer that is outside of fp8_autocast on purpose.",
-          .next_step =
-              "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
-              "run in which this happens",
-          .find = find};
+  return {
+      .cause = "gemm_precision",
+      .title = "GEMM in a different precision than requested",
+      .doc =
+          "According to the ledger, low precision was requested but high precision ran, a GEMM "
+          "switched from low to high precision during the training, or a layer runs in high "
+          "precision while layers of its kind do not. High precision that the configuration or "
+          "the recipe requests is not reported, and neither are whole first and last blocks. "
+          "Without a ledger: a layer whose casts end while its tensors are still recorded, or "
+          "an attached model without FP8 layers that runs in an FP8 autocast region.",
+      .stage = Stage::setup,
+      .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
+                   "std"},
+      .needs_ledger = true,
+      .instead_of_ledger = {"scale_inv_max", "underflows%", "mse", "scale_staleness", kFp8Layers},
+      .recorded_by = "PrecisionLedger, or LogFp8TensorStats together with LogTensorStats",
+      .alternatives = "A layer that is outside of fp8_autocast on purpose.",
+      .next_step =
+          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
+          "run in which this happens",
+      .find = find_gemm_precision};
 }
 
 }  // namespace telens::analysis

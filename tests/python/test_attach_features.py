@@ -10,6 +10,7 @@ from conftest import PROJECT_ROOT
 from torch import nn
 
 import telens
+import telens.pytorch as te
 from telens import debug
 from telens.attach import watching
 
@@ -126,3 +127,25 @@ def test_diagnosis_runs_during_the_training(tmp_path):
 def test_default_config_is_not_searched_for_useless_features(tmp_path, monkeypatch):
     monkeypatch.setattr(watching.planning, "plan", lambda *_: pytest.fail("planned"))
     telens.watch(torch.nn.Linear(32, 32), log_dir=tmp_path).stop()
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_fp8_region_without_fp8_layers_is_a_finding(tmp_path, build_folder, converted):
+    model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    if converted:
+        model[1] = te.Linear(32, 32, device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with telens.watch(model, log_dir=tmp_path):
+        for _ in range(3):
+            with te.autocast(enabled=True):
+                loss = model(torch.randn(32, 32)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    report = subprocess.run(
+        [build_folder / "bin/telens", "diagnose", tmp_path, "--format", "json"],
+        capture_output=True,
+        text=True,
+    )
+    found = [each["cause"] for each in json.loads(report.stdout)["findings"]]
+    assert ("gemm_precision" in found) == (not converted)

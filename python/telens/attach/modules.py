@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
 
-__all__ = ["Weight", "is_named", "names_of_modules", "own_tensors", "watched_modules"]
+from telens import _C
+
+__all__ = [
+    "Weight",
+    "count_fp8_layers",
+    "is_fp8_region_active",
+    "is_named",
+    "names_of_modules",
+    "own_tensors",
+    "watched_modules",
+]
 
 _CONVOLUTIONS = (
     torch.nn.Conv1d,
@@ -101,6 +112,32 @@ def watched_modules(
         known = _is_watched(module)
         if known or is_named(name, module, patterns):
             yield name or type(root).__name__, module, not known
+
+
+def is_fp8_region_active() -> bool:
+    """Returns True inside a region of fp8_autocast, ours or Transformer Engine's."""
+    if _C.is_fp8_enabled():
+        return True
+    for name in ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8"):
+        manager = getattr(sys.modules.get(name), "FP8GlobalStateManager", None)
+        if manager is not None:
+            return bool(manager.is_fp8_enabled())
+    return False
+
+
+def count_fp8_layers(modules: Iterable[torch.nn.Module]) -> int:
+    """Returns the number of modules that compute in FP8 if such a region is active.
+
+    These are modules of telens.pytorch and Transformer Engine and their subclasses, except norms.
+    """
+    return sum(
+        any(
+            base.__module__.startswith(("telens.pytorch.", "transformer_engine."))
+            and not base.__name__.endswith("Norm")
+            for base in type(module).__mro__
+        )
+        for module in modules
+    )
 
 
 class Weight:

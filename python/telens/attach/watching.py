@@ -34,7 +34,14 @@ from telens.attach.compiled import (
 )
 from telens.attach.experts import Router, is_router, record_routing
 from telens.attach.layers import Call, Layer
-from telens.attach.modules import Weight, is_named, names_of_modules, watched_modules
+from telens.attach.modules import (
+    Weight,
+    count_fp8_layers,
+    is_fp8_region_active,
+    is_named,
+    names_of_modules,
+    watched_modules,
+)
 from telens.attach.torchao_casts import TorchaoCasts
 from telens.attach.trackers import Trackers, trackers_of
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
@@ -76,6 +83,8 @@ class Watch:
         self._routers: list[Router] = []
         self._marked: list[torch.nn.Module] = []  # modules that compiled forwards can show
         self._attentions: dict[torch.nn.Module, Layer] = {}  # by the module that calls it
+        self._region_iteration: int | None = None  # in which FP8 regions were looked for
+        self._region_was_active = False
         self._steps_itself = True
         self._optimizer_stepped = False
         self._losses = LossWatch(self._guard)
@@ -300,7 +309,18 @@ class Watch:
             return None
         if not recomputed:
             layer.calls.begin_forward(under_recipe=False)
+            self._note_fp8_region()
         return not recomputed
+
+    def _note_fp8_region(self) -> None:
+        """Records how many layers follow the recipe of an FP8 region, when the first one begins."""
+        iteration = _C.debug.iteration()
+        if self._region_was_active or iteration == self._region_iteration:
+            return
+        self._region_iteration = iteration
+        self._region_was_active = is_fp8_region_active()
+        if self._region_was_active:
+            _C.debug.record("fp8_layers", count_fp8_layers(self._names))
 
     def _before_attention(self, arguments: dict[str, Any]) -> Any:
         module = calling_module(self.covers)
