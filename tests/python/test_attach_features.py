@@ -12,7 +12,7 @@ from torch import nn
 import telens
 import telens.pytorch as te
 from telens import debug
-from telens.attach import watching
+from telens.attach import layers, watching
 
 ALL = {"layers": {"layer_types": ["all"]}, "enabled": True}
 GEMM = {"enabled": True, "gemms": ["fprop"]}
@@ -149,3 +149,20 @@ def test_fp8_region_without_fp8_layers_is_a_finding(tmp_path, build_folder, conv
     )
     found = [each["cause"] for each in json.loads(report.stdout)["findings"]]
     assert ("gemm_precision" in found) == (not converted)
+
+
+def test_tensors_of_devices_without_kernels_are_copied(tmp_path, monkeypatch):
+    log = {"enabled": True, "tensors": ["activation", "weight", "dgrad"], "stats": ["cur_amax"]}
+    section = {"transformer_engine": {"LogTensorStats": log}}
+    train(section, tmp_path / "direct")
+    copied = []
+    monkeypatch.setattr(layers, "has_kernels", lambda device: False)
+    monkeypatch.setattr(watching, "has_kernels", lambda device: False)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: copied.append(self) or self.clone())
+    with pytest.warns(UserWarning, match=r"no kernels for cpu: each recorded tensor is copied"):
+        train(section, tmp_path / "copied")
+    assert copied
+    direct, through_host = (
+        telens.open_run(tmp_path / name).records() for name in ("direct", "copied")
+    )
+    assert direct.equals(through_host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,28 @@ from telens.attach.edges import (
 )
 from telens.attach.modules import Weight, own_tensors
 
-__all__ = ["Call", "Layer", "local_part"]
+__all__ = ["Call", "Layer", "has_kernels", "local_part"]
+
+_LEAST_CAPABILITY = (8, 0)  # as in core/kernels/cuda/device.cpp
+
+
+@functools.cache
+def has_kernels(device: torch.device) -> bool:
+    """Returns whether this build computes statistics of tensors on the device."""
+    if device.type != "cuda":
+        return device.type == "cpu"
+    built = torch.device(_C.default_device(True)).type == "cuda"
+    return built and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor without its graph; of a DTensor, this rank's part."""
+    """Returns the tensor without its graph; of a DTensor, this rank's part.
+
+    The result is on the host if the device of the tensor has no kernels.
+    """
     tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor if has_kernels(tensor.device) else tensor.cpu()
 
 
 class Layer:
@@ -62,6 +78,8 @@ class Layer:
         """Shows a tensor, and its quantized copies, to the features that asked for it."""
         if not self.asks_for(tensor_name):
             return
+        if not has_kernels(tensor.device):
+            rowwise = columnwise = None  # the casts are on that device
         tensor = local_part(tensor)
         if tensor.is_floating_point():
             self.calls.inspect_tensor(

@@ -33,7 +33,7 @@ from telens.attach.compiled import (
     remove_marks,
 )
 from telens.attach.experts import Router, is_router, record_routing
-from telens.attach.layers import Call, Layer
+from telens.attach.layers import Call, Layer, has_kernels
 from telens.attach.modules import (
     Weight,
     count_fp8_layers,
@@ -473,6 +473,7 @@ def watch(
         raise
     if trackers:
         diagnosis.on_finding(trackers.alert)
+    _warn_of_devices(model)
     if config is not None:  # the default config has no such features
         _warn_of_features(_current, config)
     if _is_compiled(model):
@@ -493,6 +494,19 @@ def _warn_of_features(watch: Watch, config: Any) -> None:
         warnings.warn(
             f"telens.watch: {', '.join(useless)}: no effect here, because torch runs the GEMMs of "
             "this model. Convert the model to FP8 modules to use it: telens.pytorch.convert(model)",
+            stacklevel=3,
+        )
+
+
+def _warn_of_devices(model: torch.nn.Module) -> None:
+    """Warns if tensors have to be copied to the host to read them."""
+    devices = dict.fromkeys(each.device for each in model.parameters() if not each.is_meta)
+    slow = [str(device) for device in devices if not has_kernels(device)]
+    if slow:
+        warnings.warn(
+            f"telens.watch: this build has no kernels for {', '.join(slow)}: each recorded tensor "
+            "is copied to the host. Raise freq, or install a build with CUDA kernels (cards of "
+            "compute capability 8.0 or newer)",
             stacklevel=3,
         )
 
