@@ -148,7 +148,7 @@ def refusals() -> None:
             settings_of(ub_cfgs)
         assert not _C.is_ub_initialized()
     one_alone = {"qkv_fprop": {"atomic_gemm": True}}
-    with pytest.raises(telens.UsageError, match="of qkv_fprop and proj_fprop one alone has atomic"):
+    with pytest.raises(telens.UsageError, match="only one of qkv_fprop and proj_fprop has atomic"):
         settings_of(one_alone, fp8=True)
     for arguments, words in WRONG_ARGUMENTS:
         if arguments.get("bootstrap_backend") == "mpi" and dist.is_mpi_available():
