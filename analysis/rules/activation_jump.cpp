@@ -11,11 +11,12 @@
 namespace telens::analysis {
 namespace {
 
-// Growth by a factor in each iteration: 2^4 within 16 iterations, after none.
-constexpr RampOptions kGrowth{.least_bits = 4};
+// Gradual growth: by a factor of 2^4 within 16 iterations, after a steady past.
+constexpr RampOptions kActivationGrowth{.least_bits = 4};
 
-// The spread of the elements is unchanged: the mean drifts, which another rule reports.
-bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
+// Returns true if the standard deviation grows by less than a third of the ramp, in bits: only the
+// mean drifts, which drifting_mean reports.
+bool is_only_mean_drift(const Facts& facts, const Place& place, const Shift& ramp) {
   const Series* deviation = facts.find(place, "std");
   if (deviation == nullptr) return false;
   const Point* before = deviation->before(ramp.first);
@@ -24,15 +25,16 @@ bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
          bits(after->value) - bits(before->value) < ramp.bits / 3;
 }
 
-// Weights that begin small grow at the start, in all blocks alike: half of the bits in half of the
-// blocks that have the part.
+// Returns true if the growth is normal for the start of the training, when small initial weights
+// grow in all blocks: at least half of the layers of the same kind grow by at least half as many
+// bits.
 bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
                           const Series& growing, const Shift& ramp) {
-  constexpr std::int64_t kStart = 12;  // iterations
-  if (ramp.first > facts.first_iteration() + kStart) return false;
+  constexpr std::int64_t kStartIterations = 12;  // iterations
+  if (ramp.first > facts.first_iteration() + kStartIterations) return false;
   const std::string kind = facts.get_kind(growing.place.layer);
   std::size_t peers = 0;
-  std::size_t alike = 0;
+  std::size_t similar = 0;
   for (const Series& each : sizes) {
     const bool is_peer =
         each.place.tensor == growing.place.tensor && each.place.rank == growing.place.rank &&
@@ -41,18 +43,19 @@ bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
     const Point* after = each.before(ramp.last + 1);
     if (!is_peer || before == nullptr || after == nullptr) continue;
     ++peers;
-    if (bits(after->value) - bits(before->value) >= ramp.bits / 2) ++alike;
+    if (bits(after->value) - bits(before->value) >= ramp.bits / 2) ++similar;
   }
-  return peers > 0 && 2 * alike >= peers;
+  return peers > 0 && 2 * similar >= peers;
 }
 
-// The first in the order of training of those that begin to grow together.
-std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& sizes) {
+// Returns the tensor that starts to grow first. If several start within one iteration of each
+// other, returns the first in training order.
+std::optional<Finding> find_gradual_growth(const Facts& facts, const std::vector<Series>& sizes) {
   std::optional<Finding> found;
   for (const Series& series : sizes) {
-    const auto ramp = first_ramp(series.points, 1, kGrowth);
+    const auto ramp = first_ramp(series.points, 1, kActivationGrowth);
     if (!ramp || (found && found->first <= ramp->first + 1)) continue;
-    if (is_mean_alone(facts, series.place, *ramp)) continue;
+    if (is_only_mean_drift(facts, series.place, *ramp)) continue;
     if (is_start_of_training(facts, sizes, series, *ramp)) continue;
     found = Finding{
         .cause = "activation_jump",
@@ -75,8 +78,8 @@ std::vector<Finding> find_activation_jump(const Facts& facts) {
   std::ranges::stable_sort(sizes, {},
                            [](const Series& series) { return get_order_in_step(series.place); });
   std::vector<Finding> found;
-  for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
-    const PlaceShift& origin = together.front();
+  for (const auto& group : shifts_together(sizes, 1, kActivationShift)) {
+    const PlaceShift& origin = group.front();
     if (crest_change(facts, origin.place, origin.shift) > kOfOutliers) continue;
     found.push_back({.cause = "activation_jump",
                      .place = origin.place,
@@ -85,14 +88,14 @@ std::vector<Finding> find_activation_jump(const Facts& facts) {
                      .confidence = kProbable,
                      .summary = fmt::format("the root mean square goes from {:.3g} to {:.3g}{}",
                                             origin.shift.usual, origin.shift.value,
-                                            and_others(together.size() - 1, "tensor")),
+                                            and_others(group.size() - 1, "tensor")),
                      .evidence = {{"root mean square", origin.place, origin.shift.first,
                                    origin.shift.value, ""},
                                   {"root mean square", origin.place, origin.shift.first - 1,
                                    origin.shift.usual, "usual"}}});
   }
   if (found.empty()) {
-    if (auto growing = growth(facts, sizes)) found.push_back(std::move(*growing));
+    if (auto growing = find_gradual_growth(facts, sizes)) found.push_back(std::move(*growing));
   }
   return found;
 }

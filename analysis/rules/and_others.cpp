@@ -8,7 +8,7 @@ namespace telens::analysis {
 
 std::string and_others(std::size_t others, std::string_view what) {
   if (others == 0) return "";
-  // In "layer whose formats change" the first word has the plural.
+  // Pluralize the first word: "layers whose formats change".
   const std::size_t end = std::min(what.find(' '), what.size());
   return fmt::format(", and of {} other {}{}{}", others, what.substr(0, end),
                      others == 1 ? "" : "s", what.substr(end));

@@ -10,15 +10,17 @@
 namespace telens::analysis {
 namespace {
 
-// Percent of the largest entropy that there can be.
-constexpr double kCollapsed = 15;
-constexpr ShiftOptions kFall{.least_bits = 1.5};
-// Percent of the queries whose one key is not an attention sink.
-constexpr double kLeastChosen = 30;
+// Maximum entropy of a collapsed attention, in percent of the largest possible entropy.
+constexpr double kMaxCollapsedEntropy = 15;
+// A fall to about a third (2^-1.5).
+constexpr ShiftOptions kEntropyFall{.least_bits = 1.5};
+// Minimum percentage of queries that attend to a single key other than an attention sink.
+constexpr double kMinSingleKeyQueries = 30;
 
-// Queries that attend to a single key other than the first. Sinks, which use the first key, are
-// healthy.
-std::optional<double> chosen(const Facts& facts, const Place& place, std::int64_t iteration) {
+// Returns the percentage of queries that attend to a single key other than the first, or nullopt if
+// it was not recorded. Attention sinks, which use the first key, are healthy.
+std::optional<double> get_single_key_queries(const Facts& facts, const Place& place,
+                                             std::int64_t iteration) {
   const auto value = [&](std::string_view statistic) -> std::optional<double> {
     const Series* series = facts.find(place, statistic);
     return series != nullptr ? series->at(iteration) : std::nullopt;
@@ -33,11 +35,11 @@ std::vector<Finding> find_attention_collapse(const Facts& facts) {
   std::vector<Series> entropies;
   for (const Series* series : facts.with("attention_entropy%")) entropies.push_back(*series);
   std::vector<Finding> found;
-  for (const auto& together : shifts_together(entropies, -1, kFall)) {
-    const auto& [place, shift, settled] = together.front();
-    if (shift.value > kCollapsed) continue;
-    const auto share = chosen(facts, place, shift.first);
-    if (!share || *share < kLeastChosen) continue;
+  for (const auto& group : shifts_together(entropies, -1, kEntropyFall)) {
+    const auto& [place, shift, settled] = group.front();
+    if (shift.value > kMaxCollapsedEntropy) continue;
+    const auto share = get_single_key_queries(facts, place, shift.first);
+    if (!share || *share < kMinSingleKeyQueries) continue;
     found.push_back(
         {.cause = "attention_collapse",
          .place = place,
@@ -47,7 +49,7 @@ std::vector<Finding> find_attention_collapse(const Facts& facts) {
          .summary = fmt::format("the entropy falls from {:.3g} to {:.3g} % of its maximum, and "
                                 "{:.3g} % of the queries attend to a single key{}",
                                 shift.usual, shift.value, *share,
-                                and_others(together.size() - 1, "attention")),
+                                and_others(group.size() - 1, "attention")),
          .evidence = {{"attention_entropy%", place, shift.first, shift.value, ""},
                       {"attention_entropy%", place, shift.first - 1, shift.usual, "usual"},
                       {"one_key% - first_key%", place, shift.first, *share, ""}}});

@@ -10,20 +10,20 @@
 namespace telens::analysis {
 namespace {
 
-// Attention that works has logits of some tens at the most. From about 100 on one key wins of any
-// number of keys that are not equal, and the gradient of the softmax is nothing but rounding.
-constexpr double kLeastLogit = 30;
-// Smaller logits count as this value, so that normal learning at small logits is not a shift.
-constexpr double kUsualLogit = 10;
-constexpr ShiftOptions kJump{.least_bits = 1.5};
-constexpr RampOptions kGrowth{.least_bits = 3, .within = 32};
+// Logits of a healthy attention are at most a few tens. Above about 100, a single key wins among
+// any number of distinct keys, and the gradient of the softmax is only rounding error.
+constexpr double kMinExplodingLogit = 30;
+// Smaller logits are raised to this value, so that normal learning at small logits is not a shift.
+constexpr double kLogitFloor = 10;
+constexpr ShiftOptions kLogitJump{.least_bits = 1.5};
+constexpr RampOptions kLogitGrowth{.least_bits = 3, .within = 32};
 
 std::vector<Series> largest_logits(const Facts& facts) {
   std::vector<Series> all;
   for (const Series* series : facts.with("max")) {
     if (series->place.tensor != TensorName::scores) continue;
     for (Point& point : all.emplace_back(*series).points) {
-      point.value = std::max(point.value, kUsualLogit);
+      point.value = std::max(point.value, kLogitFloor);
     }
   }
   return all;
@@ -51,16 +51,15 @@ Finding attention_logits_finding(const Facts& facts, const Place& place, const S
 std::vector<Finding> find_attention_logits(const Facts& facts) {
   const std::vector<Series> logits = largest_logits(facts);
   std::vector<Finding> found;
-  for (const auto& together : shifts_together(logits, 1, kJump)) {
-    const PlaceShift& origin = together.front();
-    if (origin.shift.value < kLeastLogit) continue;
-    found.push_back(
-        attention_logits_finding(facts, origin.place, origin.shift, together.size() - 1));
+  for (const auto& group : shifts_together(logits, 1, kLogitJump)) {
+    const PlaceShift& origin = group.front();
+    if (origin.shift.value < kMinExplodingLogit) continue;
+    found.push_back(attention_logits_finding(facts, origin.place, origin.shift, group.size() - 1));
   }
   if (!found.empty()) return found;
   for (const Series& series : logits) {
-    const auto ramp = first_ramp(series.points, 1, kGrowth);
-    if (!ramp || ramp->value < kLeastLogit) continue;
+    const auto ramp = first_ramp(series.points, 1, kLogitGrowth);
+    if (!ramp || ramp->value < kMinExplodingLogit) continue;
     if (found.empty() || ramp->first < found.front().first) {
       found = {attention_logits_finding(facts, series.place, *ramp, 0)};
     }

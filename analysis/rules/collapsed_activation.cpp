@@ -8,15 +8,15 @@
 namespace telens::analysis {
 namespace {
 
-// A healthy standard deviation differs little from one iteration to the next.
-constexpr ShiftOptions kShift{.least_bits = 5};
+// A factor of 2^5. A healthy standard deviation changes little from one iteration to the next.
+constexpr ShiftOptions kDeviationCollapse{.least_bits = 5};
 
 std::vector<Finding> find_collapsed_activation(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* deviation : facts.with("std")) {
     const auto tensor = deviation->place.tensor;
     if (tensor != TensorName::activation && tensor != TensorName::output) continue;
-    const auto shift = first_shift(deviation->points, kShift);
+    const auto shift = first_shift(deviation->points, kDeviationCollapse);
     if (!shift || shift->bits > 0) continue;
     found.push_back(
         {.cause = "collapsed_activation",

@@ -11,17 +11,17 @@
 namespace telens::analysis {
 namespace {
 
-// Features that compare two ranks take the first one for right.
+// With two ranks, the features treat the first as correct, although either may be wrong.
 constexpr std::string_view kEitherRank = "; of two ranks either may be the odd one";
 
 }  // namespace
 
-std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& compared) {
+std::vector<Finding> find_rank_difference(const Facts& facts, const RankComparison& comparison) {
   const Series* origin = nullptr;
   Point first;
-  std::set<std::tuple<std::int32_t, int>> places;  // layers and tensors, whatever the rank
-  std::set<int> ranks;                             // that were compared
-  for (const Series* series : facts.with(compared.statistic)) {
+  std::set<std::tuple<std::int32_t, int>> places;  // layer and tensor, on any rank
+  std::set<int> ranks;                             // that recorded the statistic
+  for (const Series* series : facts.with(comparison.statistic)) {
     ranks.insert(series->place.rank);
     const auto wrong =
         std::ranges::find_if(series->points, [](const Point& point) { return point.value > 0; });
@@ -32,15 +32,15 @@ std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& comp
     first = *wrong;
   }
   if (origin == nullptr) return {};
-  return {{.cause = compared.cause,
+  return {{.cause = comparison.cause,
            .place = origin->place,
            .first = first.iteration,
            .last = facts.last_iteration(),
            .confidence = kProven,
-           .summary = fmt::format("{}{}{}", compared.summary,
-                                  and_others(places.size() - 1, compared.others),
+           .summary = fmt::format("{}{}{}", comparison.summary,
+                                  and_others(places.size() - 1, comparison.others),
                                   ranks.size() == 2 ? kEitherRank : ""),
-           .evidence = {{std::string(compared.statistic), origin->place, first.iteration,
+           .evidence = {{std::string(comparison.statistic), origin->place, first.iteration,
                          first.value, fmt::format("rank {}", origin->place.rank)}}}};
 }
 

@@ -1,4 +1,4 @@
-// Finds the first difference that rank-comparing features recorded.
+// Finds the first difference between ranks that RankAgreement or CollectiveCheck recorded.
 #pragma once
 
 #include <string_view>
@@ -8,14 +8,15 @@
 
 namespace telens::analysis {
 
-struct ComparedRanks {
+struct RankComparison {
   std::string_view cause;
-  std::string_view statistic;  // above 0 on a rank where something is wrong
+  std::string_view statistic;  // above 0 on each rank that has the problem
   std::string_view summary;    // a sentence without a period
-  std::string_view others;     // "weight", for "; 2 more weights"
+  std::string_view others;     // noun for the other tensors: "weight"
 };
 
-// Returns at most one finding: the earliest, and within an iteration the first in training order.
-std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& compared);
+// Returns the earliest difference as a finding, or nothing if the ranks agree. Within an iteration,
+// the first in training order.
+std::vector<Finding> find_rank_difference(const Facts& facts, const RankComparison& comparison);
 
 }  // namespace telens::analysis

@@ -13,39 +13,40 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::ptrdiff_t kLeastIdle = 5;  // reads of the group up to the end of the run
-constexpr std::size_t kLeastReads = 4;    // before
-constexpr std::string_view kExpert = ".gemm_";
+// Iterations without tokens, up to the end of the run.
+constexpr std::ptrdiff_t kMinIdleIterations = 5;
+constexpr std::size_t kMinUsedIterations = 4;  // earlier iterations with tokens
+constexpr std::string_view kExpertMark = ".gemm_";
 
-// "moe.gemm_3" -> "moe"; "" if the layer is not part of a grouped layer.
-std::string find_group(const std::string& layer) {
-  const auto at = layer.rfind(kExpert);
+// Returns "moe" for "moe.gemm_3", or "" if the layer is not part of a grouped layer.
+std::string get_grouped_layer(const std::string& layer) {
+  const auto at = layer.rfind(kExpertMark);
   return at == std::string::npos ? std::string() : layer.substr(0, at);
 }
 
-// Reads of an expert's input that hold anything.
-struct Use {
+// The iterations in which an expert received tokens.
+struct ExpertUse {
   Place place;
-  std::size_t reads = 0;
+  std::size_t iterations_used = 0;
   std::int64_t last = 0;
 };
 
-struct Group {
-  std::vector<Use> experts;
-  std::set<std::int64_t> iterations;  // in which any of them was used
+struct ExpertGroup {
+  std::vector<ExpertUse> experts;
+  std::set<std::int64_t> iterations;  // in which any expert received tokens
 };
 
-std::map<std::string, Group> uses(const Facts& facts) {
-  std::map<std::string, Group> groups;
+std::map<std::string, ExpertGroup> group_experts(const Facts& facts) {
+  std::map<std::string, ExpertGroup> groups;
   for (const Series* amax : facts.with("cur_amax")) {
-    const std::string group = find_group(facts.layer_name(amax->place.layer));
+    const std::string group = get_grouped_layer(facts.layer_name(amax->place.layer));
     if (group.empty() || amax->place.tensor != TensorName::activation) continue;
     const Series* count = facts.beside(*amax, "numel");
-    Use use{.place = amax->place};
+    ExpertUse use{.place = amax->place};
     for (const Point& point : amax->points) {
       if (count != nullptr && count->at(point.iteration) == 0) continue;
-      if (count == nullptr && point.value == 0) continue;  // a NaN went through it
-      ++use.reads;
+      if (count == nullptr && point.value == 0) continue;  // a NaN counts as tokens
+      ++use.iterations_used;
       use.last = point.iteration;
       groups[group].iterations.insert(point.iteration);
     }
@@ -56,11 +57,11 @@ std::map<std::string, Group> uses(const Facts& facts) {
 
 std::vector<Finding> find_dead_expert(const Facts& facts) {
   std::vector<Finding> found;
-  for (const auto& [name, group] : uses(facts)) {
-    for (const Use& use : group.experts) {
+  for (const auto& [name, group] : group_experts(facts)) {
+    for (const ExpertUse& use : group.experts) {
       const auto missed = group.iterations.upper_bound(use.last);
       const auto idle = std::distance(missed, group.iterations.end());
-      if (use.reads < kLeastReads || idle < kLeastIdle) continue;
+      if (use.iterations_used < kMinUsedIterations || idle < kMinIdleIterations) continue;
       found.push_back(
           {.cause = "dead_expert",
            .place = use.place,

@@ -13,16 +13,18 @@
 namespace telens::analysis {
 namespace {
 
-// A normalized tensor has the size of its gain, whatever comes in: it hardly varies.
-constexpr double kSteady = 0.25;  // bits between the largest and the smallest of the past
-constexpr ShiftOptions kShift{.least_bits = 1};
-// A gain that is multiplied by at most 0.95 in each step. Changes by training are slower.
-constexpr RampOptions kDecay{.least_bits = 1, .steady = kSteady};
+// A normalized tensor has the size of its gain for any input, so its size hardly varies.
+constexpr double kMaxPastRange = 0.25;  // bits between the largest and smallest past size
+constexpr ShiftOptions kGainFall{.least_bits = 1};
+// A gain that falls to half within 16 points: by a factor of about 0.95 in each step. Training
+// changes gains more slowly.
+constexpr RampOptions kGainDecay{.least_bits = 1, .steady = kMaxPastRange};
 
-// Checks the last points and the steps between them: outputs of attention or of an activation
-// function may also stay within kSteady for a while, but move more in each iteration.
+// Returns true if the last 64 points before the iteration stay within kMaxPastRange and the median
+// step between them is small. The range is not sufficient: outputs of attention or of an activation
+// function may also stay within it for a while, but they move more in each iteration.
 bool is_steady_before(const Series& sizes, std::int64_t iteration) {
-  constexpr double kStep = 0.03;  // bits
+  constexpr double kMaxMedianStep = 0.03;  // bits
   constexpr std::ptrdiff_t kWindow = 64;
   const auto end = std::ranges::lower_bound(sizes.points, iteration, {}, &Point::iteration);
   const auto begin = end - std::min(kWindow, end - sizes.points.begin());
@@ -36,63 +38,66 @@ bool is_steady_before(const Series& sizes, std::int64_t iteration) {
     smallest = std::min(smallest, size);
     largest = std::max(largest, size);
   }
-  return largest - smallest < kSteady && median(std::move(steps)) < kStep;
+  return largest - smallest < kMaxPastRange && median(std::move(steps)) < kMaxMedianStep;
 }
 
-// Each quarter of the steps contributes to the fall, so it is not a training phase.
-bool is_even(std::span<const Point> falling) {
+// Returns true if each quarter of the steps contributes to the fall. Otherwise it may be a phase of
+// the training.
+bool is_even_fall(std::span<const Point> falling) {
   constexpr std::size_t kParts = 4;
-  constexpr double kLeast = 0.1;  // part of the fall
-  constexpr double kMost = 0.5;
+  constexpr double kMinShare = 0.1;  // of the fall, in bits
+  constexpr double kMaxShare = 0.5;
   const std::size_t last = falling.size() - 1;
   const auto at = [&](std::size_t part) { return bits(falling[part * last / kParts].value); };
   const double fall = at(0) - at(kParts);
   for (std::size_t part = 0; part < kParts; ++part) {
     const double share = (at(part) - at(part + 1)) / fall;
-    if (share < kLeast || share > kMost) return false;
+    if (share < kMinShare || share > kMaxShare) return false;
   }
   return true;
 }
 
-// A new gain is 1 in the first iteration of the run. If that iteration is warm-up, which is
-// skipped, a gain that shrinks by a constant factor also shrank there.
+// Returns true if the size is 1 in the first iteration of the run, like the size of a new gain. If
+// that iteration is missing because warm-up is skipped, extrapolates a size that shrinks by a
+// constant factor.
 bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) {
-  constexpr double kFresh = 0.01;         // off 1
-  constexpr double kExtrapolated = 0.02;  // off 1
-  constexpr std::int64_t kMissing = 2;
+  constexpr double kMaxOffset = 0.01;  // distance from 1
+  constexpr double kMaxOffsetExtrapolated = 0.02;
+  constexpr std::int64_t kMaxMissing = 2;  // iterations
   constexpr std::size_t kSteps = 4;
-  constexpr double kUnlike = 0.25;  // part of the mean step
+  constexpr double kMaxStepDeviation = 0.25;  // relative to the mean step
   const std::int64_t missing = points.front().iteration - first_of_run;
-  if (std::abs(points.front().value - 1) <= kFresh) return true;
-  if (missing <= 0 || missing > kMissing || points.size() <= kSteps) return false;
+  if (std::abs(points.front().value - 1) <= kMaxOffset) return true;
+  if (missing <= 0 || missing > kMaxMissing || points.size() <= kSteps) return false;
   const double first = bits(points.front().value);
   const double mean = (bits(points[kSteps].value) - first) / kSteps;
   for (std::size_t i = 1; i <= kSteps; ++i) {
     const double step = bits(points[i].value) - bits(points[i - 1].value);
-    if (!(std::abs(step - mean) <= kUnlike * std::abs(mean))) return false;
+    if (!(std::abs(step - mean) <= kMaxStepDeviation * std::abs(mean))) return false;
   }
   const double start = std::exp2(first - mean * static_cast<double>(missing));
-  return std::abs(start - 1) <= kExtrapolated;
+  return std::abs(start - 1) <= kMaxOffsetExtrapolated;
 }
 
-// The output of a norm is centered at 0; the output of an activation function is not.
-bool is_around_zero(const Facts& facts, const Series& sizes) {
-  constexpr double kMost = 0.2;  // part of the root mean square
+// Returns true if the first mean is near 0 or was not recorded. The output of a norm is centered at
+// 0; the output of an activation function is not.
+bool has_centered_input(const Facts& facts, const Series& sizes) {
+  constexpr double kMaxMean = 0.2;  // relative to the root mean square
   const Series* mean = facts.beside(sizes, "mean");
   const auto first = mean != nullptr ? mean->at(sizes.points.front().iteration) : std::nullopt;
-  return !first || std::abs(*first) <= kMost * sizes.points.front().value;
+  return !first || std::abs(*first) <= kMaxMean * sizes.points.front().value;
 }
 
-// A gain starts at 1. If it shrinks steadily from the first step on, the cause is a factor in each
-// step, such as weight decay, and not a gradient: gradients move a gain in both directions.
+// Detects a gain that starts at 1 and shrinks steadily from the first step on. The cause is then a
+// factor in each step, such as weight decay: gradients move a gain in both directions.
 std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
-  constexpr double kFall = 0.32;  // bits: to 80 %
-  constexpr double kBack = 0.1;   // part of the fall that steps go up
-  constexpr double kStep = 0.5;   // part of the fall in one step
-  constexpr std::size_t kLeast = 8;
+  constexpr double kMinFall = 0.32;  // bits: to 80 %
+  constexpr double kMaxRise = 0.1;   // sum of the upward steps, relative to the fall
+  constexpr double kMaxStep = 0.5;   // largest step, relative to the fall
+  constexpr std::size_t kMinSteps = 8;
   const auto& points = sizes.points;
-  if (points.size() <= kLeast || !begins_as_one(points, facts.first_iteration()) ||
-      !is_around_zero(facts, sizes)) {
+  if (points.size() <= kMinSteps || !begins_as_one(points, facts.first_iteration()) ||
+      !has_centered_input(facts, sizes)) {
     return std::nullopt;
   }
   double up = 0;
@@ -103,8 +108,9 @@ std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
     const double fall = bits(points.front().value) - bits(points[i].value);
     up += std::max(0.0, step);
     largest = std::max(largest, -step);
-    if (i < kLeast || fall < kFall || up > kBack * fall || largest > kStep * fall) continue;
-    if (!is_even(std::span(points).first(i + 1))) continue;
+    if (i < kMinSteps || fall < kMinFall || up > kMaxRise * fall || largest > kMaxStep * fall)
+      continue;
+    if (!is_even_fall(std::span(points).first(i + 1))) continue;
     decay = Shift{.first = points[1].iteration,
                   .last = points[i].iteration,
                   .bits = -fall,
@@ -136,9 +142,9 @@ std::vector<Finding> find_dead_gain(const Facts& facts) {
       found.push_back(dead_gain_finding(sizes.place, *decay));
       continue;
     }
-    auto shift = first_shift(sizes.points, kShift);
+    auto shift = first_shift(sizes.points, kGainFall);
     const bool fell = shift && shift->bits < 0 && is_steady_before(sizes, shift->first);
-    if (!fell) shift = first_ramp(sizes.points, -1, kDecay);
+    if (!fell) shift = first_ramp(sizes.points, -1, kGainDecay);
     if (!shift || !is_steady_before(sizes, shift->first)) continue;
     found.push_back(
         {.cause = "dead_gain",

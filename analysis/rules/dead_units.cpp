@@ -10,8 +10,9 @@
 namespace telens::analysis {
 namespace {
 
-// The share of elements that are not zero, which a ReLU holds within a few percent.
-constexpr ShiftOptions kShift{.least_bits = 0.7, .sustained = 4};
+// A fall of the share of nonzero elements to 2^-0.7 = 62 %. ReLU keeps this share within a few
+// percent.
+constexpr ShiftOptions kLiveShareFall{.least_bits = 0.7, .sustained = 4};
 
 Series live_shares(const Series& zeros, const Series& count) {
   Series live{.place = zeros.place};
@@ -27,8 +28,8 @@ std::vector<Finding> find_dead_units(const Facts& facts) {
   for (const Series* zeros : facts.with("zeros")) {
     const Series* count = facts.beside(*zeros, "numel");
     if (zeros->place.tensor != TensorName::activation || count == nullptr) continue;
-    const auto shift = first_shift(live_shares(*zeros, *count).points, kShift);
-    // All of them are zero: that is a collapse.
+    const auto shift = first_shift(live_shares(*zeros, *count).points, kLiveShareFall);
+    // If all elements are zero, the activation has collapsed (collapsed_activation).
     if (!shift || shift->bits > 0 || !(shift->value > 0)) continue;
     found.push_back(
         {.cause = "dead_units",
@@ -54,7 +55,8 @@ Rule dead_units() {
               "The share of nonzero inputs of a layer falls to 60 % or less of its earlier share "
               "within one iteration and stays there. Zeros that ReLU, dropout or padding cause "
               "from the start are not reported.",
-          .stage = Stage::update,  // before the jump of the sums that made them so
+          // Ranks before the jump of the sums (Stage::values) that keeps the units at zero.
+          .stage = Stage::update,
           .required = {"zeros", "numel"},
           .recorded_by = "LogTensorStats of activations (numel)",
           .alternatives = "More padding or dropout from this iteration on; pruning.",

@@ -16,59 +16,65 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::size_t kLeastReads = 5;   // on end, up to the end of the run, without a gradient
-constexpr std::size_t kLeastBefore = 4;  // earlier reads with a gradient, if there were any
-constexpr double kRegular = 0.9;  // part of the reads before: else gradients come now and then
+// Consecutive reads without a gradient, up to the end of the run.
+constexpr std::size_t kMinReadsWithout = 5;
+constexpr std::size_t kMinReadsWith = 4;  // earlier reads with a gradient, if there were any
+// Share of the earlier reads; if lower, gradients are occasional.
+constexpr double kMinRegularShare = 0.9;
 
-// A layer that was used in the forward passes of iterations in which some layer had a gradient.
-struct Used {
+// The forward passes of a layer in iterations in which any layer of the rank had a gradient.
+struct LayerUse {
   const Series* activation = nullptr;
-  std::size_t with = 0;                    // iterations in which this layer had a gradient
-  std::size_t until = 0;                   // how many there were up to the last one of these
-  std::vector<std::int64_t> without = {};  // since then
+  std::size_t with_gradient = 0;                    // iterations in which this layer had a gradient
+  std::size_t reads_to_last = 0;                    // iterations up to the last of these
+  std::vector<std::int64_t> without_gradient = {};  // iterations after it
 
-  bool is_reached() const { return with > 0 && without.size() < kLeastReads; }
+  bool is_reached() const {
+    return with_gradient > 0 && without_gradient.size() < kMinReadsWithout;
+  }
   bool is_lost() const {
-    if (without.size() < kLeastReads) return false;
-    const bool regular = static_cast<double>(with) >= kRegular * static_cast<double>(until);
-    return with == 0 || (with >= kLeastBefore && regular);
+    if (without_gradient.size() < kMinReadsWithout) return false;
+    const bool regular =
+        static_cast<double>(with_gradient) >= kMinRegularShare * static_cast<double>(reads_to_last);
+    return with_gradient == 0 || (with_gradient >= kMinReadsWith && regular);
   }
   std::int32_t layer() const { return activation->place.layer; }
 };
 
-using Passes = std::set<std::int64_t>;
+using BackwardPasses = std::set<std::int64_t>;
 
-// Iterations in which any layer had a gradient, for each rank.
-std::map<int, Passes> backward_passes(const std::vector<Series>& gradients) {
-  std::map<int, Passes> passes;
+// Returns the iterations in which any layer had a gradient, by rank.
+std::map<int, BackwardPasses> backward_passes(const std::vector<Series>& gradients) {
+  std::map<int, BackwardPasses> passes;
   for (const Series& gradient : gradients) {
     for (const Point& point : gradient.points) passes[gradient.place.rank].insert(point.iteration);
   }
   return passes;
 }
 
-Used used(const Series& activation, const Series* gradient, const Passes& passes) {
-  Used layer{.activation = &activation};
+LayerUse summarize_use(const Series& activation, const Series* gradient,
+                       const BackwardPasses& passes) {
+  LayerUse layer{.activation = &activation};
   std::size_t reads = 0;
   for (const auto& [iteration, size] : activation.points) {
     if (size == 0 || !passes.contains(iteration)) continue;  // an expert without tokens
     ++reads;
     if (gradient != nullptr && gradient->at(iteration)) {
-      ++layer.with;
-      layer.until = reads;
-      layer.without.clear();
+      ++layer.with_gradient;
+      layer.reads_to_last = reads;
+      layer.without_gradient.clear();
     } else {
-      layer.without.push_back(iteration);
+      layer.without_gradient.push_back(iteration);
     }
   }
   return layer;
 }
 
-// In forward order, grouped by rank.
-std::vector<Used> used_layers(const Facts& facts, const std::vector<Series>& activations,
-                              const std::vector<Series>& gradients) {
-  std::map<int, Passes> passes = backward_passes(gradients);
-  std::vector<Used> layers;
+// Returns the layers in forward order, grouped by rank.
+std::vector<LayerUse> list_layer_uses(const Facts& facts, const std::vector<Series>& activations,
+                                      const std::vector<Series>& gradients) {
+  std::map<int, BackwardPasses> passes = backward_passes(gradients);
+  std::vector<LayerUse> layers;
   for (const Series& activation : activations) {
     const auto of_layer = [&](const Series& gradient) {
       return gradient.place.layer == activation.place.layer &&
@@ -76,62 +82,62 @@ std::vector<Used> used_layers(const Facts& facts, const std::vector<Series>& act
     };
     const auto gradient = std::ranges::find_if(gradients, of_layer);
     const Series* own = gradient == gradients.end() ? nullptr : &*gradient;
-    layers.push_back(used(activation, own, passes[activation.place.rank]));
+    layers.push_back(summarize_use(activation, own, passes[activation.place.rank]));
   }
   std::ranges::stable_sort(layers, {},
-                           [](const Used& each) { return each.activation->place.rank; });
+                           [](const LayerUse& each) { return each.activation->place.rank; });
   return layers;
 }
 
-// "layers.3" of "layers.3.mlp.fc1"; a name without a number is its own block.
-std::string_view get_block(const std::string& name) {
+// Returns "layers.3" for "layers.3.mlp.fc1". A name without a number is its own block.
+std::string_view get_block_name(const std::string& name) {
   const std::size_t number = name.find_first_of("0123456789");
   if (number == std::string::npos) return name;
   const std::size_t end = name.find_first_not_of("0123456789", number);
   return std::string_view(name).substr(0, end);
 }
 
-// Layers without a gradient may be intended: a frozen front of a model, block by block, or a
-// separate model that is only evaluated.
-bool may_be_meant(const Facts& facts, const std::vector<const Used*>& lost,
-                  const std::vector<const Used*>& reached) {
-  const Used& origin = *lost.back();
-  const bool any_before = std::ranges::any_of(
-      reached, [&](const Used* each) { return each->layer() < origin.layer(); });
-  const auto in_block = [&](const Used* each) {
-    return get_block(facts.layer_name(each->layer())) ==
-           get_block(facts.layer_name(origin.layer()));
+// Returns true if the missing gradients may be intended: frozen blocks at the front of a model, or
+// a separate model that is only evaluated.
+bool may_be_intended(const Facts& facts, const std::vector<const LayerUse*>& lost,
+                     const std::vector<const LayerUse*>& reached) {
+  const LayerUse& origin = *lost.back();
+  const bool is_any_reached_before = std::ranges::any_of(
+      reached, [&](const LayerUse* each) { return each->layer() < origin.layer(); });
+  const auto is_in_block = [&](const LayerUse* each) {
+    return get_block_name(facts.layer_name(each->layer())) ==
+           get_block_name(facts.layer_name(origin.layer()));
   };
-  if (!any_before && std::ranges::none_of(reached, in_block)) return true;
-  if (origin.with > 0) return false;
-  const auto plays_the_part = [&](const Used* each) {
+  if (!is_any_reached_before && std::ranges::none_of(reached, is_in_block)) return true;
+  if (origin.with_gradient > 0) return false;
+  const auto has_same_part = [&](const LayerUse* each) {
     return facts.select_part(each->layer()) == facts.select_part(origin.layer());
   };
-  return std::ranges::count_if(reached, plays_the_part) <
-         std::ranges::count_if(lost, plays_the_part);
+  return std::ranges::count_if(reached, has_same_part) < std::ranges::count_if(lost, has_same_part);
 }
 
-std::string nor_others(std::size_t others) {
+std::string describe_others(std::size_t others) {
   if (others == 0) return "";
   return fmt::format(", nor do{} {} layer{} before it", others == 1 ? "es" : "", others,
                      others == 1 ? "" : "s");
 }
 
-Finding detached_layer_finding(const Facts& facts, const std::vector<const Used*>& lost,
+Finding detached_layer_finding(const Facts& facts, const std::vector<const LayerUse*>& lost,
                                const std::vector<Series>& gradients) {
-  const Used& origin = *lost.back();
+  const LayerUse& origin = *lost.back();
   Place place = origin.activation->place;
-  const std::int64_t first = origin.without.front();
-  Finding finding{.cause = "detached_layer",
-                  .place = place,
-                  .first = first,
-                  .last = origin.without.back(),
-                  // From the start it may be that no section selects its gradient.
-                  .confidence = origin.with > 0 ? kProven : kPossible,
-                  .summary = fmt::format(
-                      "the layer is used in the forward pass and gets no gradient{}{}: no step "
-                      "trains its weight",
-                      origin.with > 0 ? " any more" : "", nor_others(lost.size() - 1))};
+  const std::int64_t first = origin.without_gradient.front();
+  Finding finding{
+      .cause = "detached_layer",
+      .place = place,
+      .first = first,
+      .last = origin.without_gradient.back(),
+      // If it never had a gradient, the configuration may not select the gradient.
+      .confidence = origin.with_gradient > 0 ? kProven : kPossible,
+      .summary = fmt::format(
+          "the layer is used in the forward pass and gets no gradient{}{}: no step "
+          "trains its weight",
+          origin.with_gradient > 0 ? " any more" : "", describe_others(lost.size() - 1))};
   finding.place.tensor = TensorName::gradient;
   finding.evidence.push_back(
       {"root mean square", place, first, *origin.activation->at(first), "of its activation"});
@@ -152,20 +158,21 @@ Finding detached_layer_finding(const Facts& facts, const std::vector<const Used*
   return finding;
 }
 
-// Layers on one rank that lost their gradient in the same iteration, in forward order.
-std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>& layers,
-                             const std::vector<Series>& gradients) {
-  std::vector<const Used*> reached;
-  std::map<std::int64_t, std::vector<const Used*>> lost;
-  for (const Used* each : layers) {
+// Returns a finding for each iteration in which layers of one rank lost their gradient. `layers`
+// are in forward order.
+std::vector<Finding> find_on_rank(const Facts& facts, const std::vector<const LayerUse*>& layers,
+                                  const std::vector<Series>& gradients) {
+  std::vector<const LayerUse*> reached;
+  std::map<std::int64_t, std::vector<const LayerUse*>> lost;
+  for (const LayerUse* each : layers) {
     if (each->is_reached()) reached.push_back(each);
-    if (each->is_lost()) lost[each->without.front()].push_back(each);
+    if (each->is_lost()) lost[each->without_gradient.front()].push_back(each);
   }
   std::vector<Finding> found;
   if (reached.empty()) return found;
-  for (const auto& [first, together] : lost) {
-    if (may_be_meant(facts, together, reached)) continue;
-    found.push_back(detached_layer_finding(facts, together, gradients));
+  for (const auto& [first, group] : lost) {
+    if (may_be_intended(facts, group, reached)) continue;
+    found.push_back(detached_layer_finding(facts, group, gradients));
   }
   return found;
 }
@@ -173,12 +180,13 @@ std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>&
 std::vector<Finding> find_detached_layer(const Facts& facts) {
   const std::vector<Series> activations = root_mean_squares(facts, TensorName::activation);
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
-  const std::vector<Used> layers = used_layers(facts, activations, gradients);
-  std::map<int, std::vector<const Used*>> by_rank;
-  for (const Used& each : layers) by_rank[each.activation->place.rank].push_back(&each);
+  const std::vector<LayerUse> layers = list_layer_uses(facts, activations, gradients);
+  std::map<int, std::vector<const LayerUse*>> by_rank;
+  for (const LayerUse& each : layers) by_rank[each.activation->place.rank].push_back(&each);
   std::vector<Finding> found;
-  for (const auto& [rank, of_it] : by_rank) {
-    for (Finding& each : of_rank(facts, of_it, gradients)) found.push_back(std::move(each));
+  for (const auto& [rank, layers_of_rank] : by_rank) {
+    for (Finding& each : find_on_rank(facts, layers_of_rank, gradients))
+      found.push_back(std::move(each));
   }
   return found;
 }

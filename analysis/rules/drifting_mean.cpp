@@ -11,44 +11,48 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kCentered = 0.5;  // |mean| / std of a past that can drift
-constexpr double kFar = 2;         // after the drift
-constexpr std::size_t kLeastPast = 5;
-constexpr std::size_t kWithin = 16;    // points
-constexpr std::size_t kSustained = 3;  // points
-constexpr double kLeavesPast = 1.25;   // times the largest ratio of the past
-constexpr double kLeastDeparture = 0.1;
+constexpr double kMaxPastRatio = 0.5;   // |mean| / std before the drift
+constexpr double kMinDriftedRatio = 2;  // |mean| / std after the drift
+constexpr std::size_t kMinPastPoints = 5;
+constexpr std::size_t kMaxDriftPoints = 16;   // from the past range to kMinDriftedRatio
+constexpr std::size_t kMinDriftedPoints = 3;  // consecutive
+// The drift begins if the ratio exceeds the largest past ratio by both.
+constexpr double kDepartureFactor = 1.25;
+constexpr double kMinDeparture = 0.1;
 
-Series ratios(const Series& mean, const Series& deviation) {
+Series get_mean_ratios(const Series& mean, const Series& deviation) {
   Series series{.place = mean.place};
   for (const auto& [iteration, value] : mean.points) {
-    const auto width = deviation.at(iteration);
-    if (!width || !(*width > 0) || !std::isfinite(value) || !std::isfinite(*width)) continue;
-    series.points.push_back({iteration, std::abs(value) / *width});
+    const auto std_now = deviation.at(iteration);
+    if (!std_now || !(*std_now > 0) || !std::isfinite(value) || !std::isfinite(*std_now)) continue;
+    series.points.push_back({iteration, std::abs(value) / *std_now});
   }
   return series;
 }
 
 struct Drift {
-  Point first, reached;
+  Point first;    // above the past range
+  Point reached;  // at least kMinDriftedRatio
   double usual = 0;
 };
 
 std::optional<Drift> first_drift(const std::vector<Point>& points) {
-  const auto is_far = [](const Point& point) { return point.value >= kFar; };
+  const auto is_far = [](const Point& point) { return point.value >= kMinDriftedRatio; };
   const auto far = std::ranges::find_if(points, is_far);
   if (far == points.end()) return std::nullopt;
   const auto rest = static_cast<std::size_t>(points.end() - far);
-  if (rest < kSustained || !std::all_of(far, far + kSustained, is_far)) return std::nullopt;
+  if (rest < kMinDriftedPoints || !std::all_of(far, far + kMinDriftedPoints, is_far))
+    return std::nullopt;
   const auto reached = static_cast<std::size_t>(far - points.begin());
-  // Finds the point at which it left its earlier range.
-  for (std::size_t first = reached > kWithin ? reached - kWithin : 0; first <= reached; ++first) {
-    if (first < kLeastPast) continue;
+  // Find the point at which the ratio left its past range.
+  for (std::size_t first = reached > kMaxDriftPoints ? reached - kMaxDriftPoints : 0;
+       first <= reached; ++first) {
+    if (first < kMinPastPoints) continue;
     std::vector<double> past;
-    for (std::size_t i = first - kLeastPast; i < first; ++i) past.push_back(points[i].value);
+    for (std::size_t i = first - kMinPastPoints; i < first; ++i) past.push_back(points[i].value);
     const double largest = *std::ranges::max_element(past);
-    if (largest > kCentered) return std::nullopt;
-    const double edge = std::max(kLeavesPast * largest, largest + kLeastDeparture);
+    if (largest > kMaxPastRatio) return std::nullopt;
+    const double edge = std::max(kDepartureFactor * largest, largest + kMinDeparture);
     const auto leaves = [&](const Point& point) { return point.value > edge; };
     if (std::all_of(points.begin() + static_cast<std::ptrdiff_t>(first), far, leaves) &&
         leaves(points[first])) {
@@ -68,7 +72,7 @@ std::vector<Finding> find_drifting_mean(const Facts& facts) {
     }
     const Series* deviation = facts.beside(*mean, "std");
     if (deviation == nullptr) continue;
-    const auto drift = first_drift(ratios(*mean, *deviation).points);
+    const auto drift = first_drift(get_mean_ratios(*mean, *deviation).points);
     if (!drift) continue;
     found.push_back(
         {.cause = "drifting_mean",

@@ -11,17 +11,17 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::array<std::string_view, 4> kDigest{"l2_norm", "mean", "std", "cur_amax"};
-constexpr std::int64_t kSameIteration = 1;
+constexpr std::array<std::string_view, 4> kDigestStatistics{"l2_norm", "mean", "std", "cur_amax"};
+constexpr std::int64_t kStartIterations = 1;  // after the first record
 
-using Digest = std::array<double, kDigest.size()>;
+using Digest = std::array<double, kDigestStatistics.size()>;
 
-// Statistics that identify a weight in an iteration; nullopt if one is missing or all elements are
-// equal.
-std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
+// Returns the statistics that identify a weight in an iteration; nullopt if one is missing or if
+// all elements are equal.
+std::optional<Digest> get_digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
   Digest values{};
-  for (std::size_t i = 0; i < kDigest.size(); ++i) {
-    const Series* series = facts.beside(norm, kDigest[i]);
+  for (std::size_t i = 0; i < kDigestStatistics.size(); ++i) {
+    const Series* series = facts.beside(norm, kDigestStatistics[i]);
     const auto value = series != nullptr ? series->at(iteration) : std::nullopt;
     if (!value) return std::nullopt;
     values[i] = *value;
@@ -32,24 +32,25 @@ std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_
 std::vector<std::int64_t> equal_iterations(const Facts& facts, const Series& a, const Series& b) {
   std::vector<std::int64_t> equal;
   for (const Point& point : a.points) {
-    if (b.at(point.iteration) != point.value) continue;  // spares the others
-    const auto of_a = digest(facts, a, point.iteration);
-    if (of_a && of_a == digest(facts, b, point.iteration)) equal.push_back(point.iteration);
+    if (b.at(point.iteration) != point.value) continue;  // cheaper than a digest
+    const auto digest_of_a = get_digest(facts, a, point.iteration);
+    if (digest_of_a && digest_of_a == get_digest(facts, b, point.iteration))
+      equal.push_back(point.iteration);
   }
   return equal;
 }
 
-// Returns the change of a weight in the step before it became equal; 0 if it was not recorded
-// before.
+// Returns the sum of the relative changes of a weight's statistics in the step that made it equal;
+// 0 if the weight was not recorded before.
 double change_before(const Facts& facts, const Series& norm, std::int64_t first) {
   const Point* before = norm.before(first);
   if (before == nullptr) return 0;
-  const auto was = digest(facts, norm, before->iteration);
-  const auto is = digest(facts, norm, first);
+  const auto old_digest = get_digest(facts, norm, before->iteration);
+  const auto new_digest = get_digest(facts, norm, first);
   double change = 0;
-  for (std::size_t i = 0; was && is && i < kDigest.size(); ++i) {
-    if ((*was)[i] == 0) continue;
-    change += std::abs((*is)[i] - (*was)[i]) / std::abs((*was)[i]);
+  for (std::size_t i = 0; old_digest && new_digest && i < kDigestStatistics.size(); ++i) {
+    if ((*old_digest)[i] == 0) continue;
+    change += std::abs((*new_digest)[i] - (*old_digest)[i]) / std::abs((*old_digest)[i]);
   }
   return change;
 }
@@ -58,7 +59,7 @@ Finding duplicate_weights_finding(const Facts& facts, const Series& a, const Ser
                                   std::int64_t first, std::int64_t last) {
   const double change_of_a = change_before(facts, a, first);
   const double change_of_b = change_before(facts, b, first);
-  const bool is_known = change_of_a != change_of_b;  // one of them is the copy
+  const bool is_known = change_of_a != change_of_b;  // the weight that changed more is the copy
   const Series& copy = change_of_a > change_of_b ? a : b;
   const Series& other = &copy == &a ? b : a;
   const std::string& name = facts.layer_name(other.place.layer);
@@ -77,12 +78,12 @@ Finding duplicate_weights_finding(const Facts& facts, const Series& a, const Ser
 }
 
 std::vector<Finding> find_duplicate_weights(const Facts& facts) {
-  // Weights that are equal once: by their norms, so that not every pair is compared.
+  // Compare only pairs whose norms are equal in some iteration.
   std::map<std::tuple<int, std::int64_t, double>, const Series*> known;
   std::map<const Series*, const Series*> pairs;
   for (const Series* norm : facts.with("l2_norm")) {
     if (norm->place.tensor != TensorName::weight) continue;
-    // Gains begin as 1, and the first steps of Adam move each by the same amount.
+    // Gains start at 1, and the first steps of Adam change all of them by the same amount.
     if (is_norm(facts.layer_name(norm->place.layer))) continue;
     for (const Point& point : norm->points) {
       const auto [at, is_new] =
@@ -94,9 +95,9 @@ std::vector<Finding> find_duplicate_weights(const Facts& facts) {
   for (const auto& [norm, other] : pairs) {
     const auto equal = equal_iterations(facts, *other, *norm);
     if (equal.empty()) continue;
-    // Equal throughout: shared on purpose.
+    // Weights that are equal in the whole run are shared on purpose.
     const std::int64_t first_seen = norm->points.front().iteration;
-    const bool from_start = equal.front() <= first_seen + kSameIteration;
+    const bool from_start = equal.front() <= first_seen + kStartIterations;
     if (from_start && equal.back() == norm->points.back().iteration) continue;
     found.push_back(duplicate_weights_finding(facts, *other, *norm, equal.front(), equal.back()));
   }

@@ -12,20 +12,21 @@
 namespace telens::analysis {
 namespace {
 
-// Experts that are chosen at random by T tokens vary by sqrt(E / T) of the mean; a balanced router
-// keeps the busiest below twice the mean. A third of all places at one of four experts and more is
-// three times the mean for up to 12 experts and shows in every step.
-constexpr double kMost = 3;
-constexpr std::size_t kLeastExperts = 4;
-constexpr std::size_t kSustained = 10;  // iterations up to the end of the run
+// Tokens of the busiest expert divided by the mean. If T tokens choose among E experts at random,
+// the load varies by sqrt(E / T) of the mean; a balanced router keeps the busiest expert below
+// twice the mean. Three times the mean is 3/4 of all tokens for 4 experts and 1/4 for 12.
+constexpr double kMinBusiestLoad = 3;
+constexpr std::size_t kMinExperts = 4;
+constexpr std::size_t kMinImbalancedIterations = 10;  // iterations up to the end of the run
 
 struct Expert {
   Place place;
   const Series* elements = nullptr;
 };
 
-// "layers.0.mlp.experts.3.up_proj" -> {"layers.0.mlp.experts.*.up_proj"}; also "moe.gemm_3".
-std::optional<std::string> find_group(const std::string& layer) {
+// Returns "layers.0.mlp.experts.*.up_proj" for "layers.0.mlp.experts.3.up_proj", and "moe.gemm_*"
+// for "moe.gemm_3"; nullopt if the layer is not an expert.
+std::optional<std::string> get_expert_group(const std::string& layer) {
   for (const std::string_view mark : {"experts.", "gemm_"}) {
     const auto at = layer.rfind(mark);
     if (at == std::string::npos) continue;
@@ -38,22 +39,22 @@ std::optional<std::string> find_group(const std::string& layer) {
   return std::nullopt;
 }
 
-struct Load {
+struct ExpertLoad {
   std::int64_t iteration = 0;
   double ratio = 0;  // of the busiest expert to the mean
   std::size_t busiest = 0;
 };
 
-std::vector<Load> loads(const std::vector<Expert>& experts) {
+std::vector<ExpertLoad> compute_loads(const std::vector<Expert>& experts) {
   std::map<std::int64_t, std::vector<double>> tokens;
   for (std::size_t i = 0; i < experts.size(); ++i) {
     for (const auto& [iteration, elements] : experts[i].elements->points) {
-      auto& of_iteration = tokens[iteration];
-      of_iteration.resize(experts.size());
-      of_iteration[i] = elements;
+      auto& counts = tokens[iteration];
+      counts.resize(experts.size());
+      counts[i] = elements;
     }
   }
-  std::vector<Load> found;
+  std::vector<ExpertLoad> found;
   for (const auto& [iteration, elements] : tokens) {
     double sum = 0;
     for (const double each : elements) sum += each;
@@ -69,22 +70,22 @@ std::vector<Finding> find_expert_imbalance(const Facts& facts) {
   std::map<std::pair<int, std::string>, std::vector<Expert>> groups;
   for (const Series* elements : facts.with("numel")) {
     if (elements->place.tensor != TensorName::activation) continue;
-    const auto group = find_group(facts.layer_name(elements->place.layer));
+    const auto group = get_expert_group(facts.layer_name(elements->place.layer));
     if (group) groups[{elements->place.rank, *group}].push_back({elements->place, elements});
   }
   std::vector<Finding> found;
   for (const auto& [name, experts] : groups) {
-    if (experts.size() < kLeastExperts) continue;
-    const std::vector<Load> all = loads(experts);
+    if (experts.size() < kMinExperts) continue;
+    const std::vector<ExpertLoad> all = compute_loads(experts);
     std::size_t first = all.size();
-    // Few tokens at random can exceed the limit in every iteration, but for another expert each
-    // time.
-    const auto is_same = [&](const Load& load) {
-      return load.ratio >= kMost && load.busiest == all.back().busiest;
+    // Random routing of few tokens can exceed the limit in every iteration, but with a different
+    // expert each time.
+    const auto is_overloaded = [&](const ExpertLoad& load) {
+      return load.ratio >= kMinBusiestLoad && load.busiest == all.back().busiest;
     };
-    while (first > 0 && is_same(all[first - 1])) --first;
-    if (all.size() - first < kSustained) continue;
-    const Load& last = all.back();
+    while (first > 0 && is_overloaded(all[first - 1])) --first;
+    if (all.size() - first < kMinImbalancedIterations) continue;
+    const ExpertLoad& last = all.back();
     found.push_back({.cause = "expert_imbalance",
                      .place = experts[last.busiest].place,
                      .first = all[first].iteration,
@@ -93,7 +94,7 @@ std::vector<Finding> find_expert_imbalance(const Facts& facts) {
                      .summary = fmt::format(
                          "one of {} experts receives {:.3g} times the mean number of tokens, and "
                          "at least {:.0f} times in each of the last {} recorded iterations",
-                         experts.size(), last.ratio, kMost, all.size() - first),
+                         experts.size(), last.ratio, kMinBusiestLoad, all.size() - first),
                      .evidence = {{"tokens / mean", experts[last.busiest].place,
                                    all[first].iteration, all[first].ratio, ""},
                                   {"tokens / mean", experts[last.busiest].place, last.iteration,

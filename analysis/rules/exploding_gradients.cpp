@@ -13,27 +13,27 @@
 namespace telens::analysis {
 namespace {
 
-// Returns true if the gradient of the next layer made most of the same change, so that the change
-// came from there.
-bool comes_from_behind(const PlaceShift& change, const std::vector<Series>& gradients) {
-  constexpr double kMost = 0.6;
-  const Series* behind = nullptr;  // the series before it, with its rank
+// Returns true if the gradient of the next layer shows most of the change, which then comes from
+// that layer.
+bool comes_from_next_layer(const PlaceShift& change, const std::vector<Series>& gradients) {
+  constexpr double kMinSharedChange = 0.6;
+  const Series* next_layer = nullptr;  // of the same rank; gradients are in backward order
   for (const Series& each : gradients) {
     if (each.place == change.place) break;
-    if (each.place.rank == change.place.rank) behind = &each;
+    if (each.place.rank == change.place.rank) next_layer = &each;
   }
-  if (behind == nullptr) return false;
-  return settled_bits(*behind, change.shift) / change.settled_bits >= kMost;
+  if (next_layer == nullptr) return false;
+  return settled_bits(*next_layer, change.shift) / change.settled_bits >= kMinSharedChange;
 }
 
-std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) {
+std::vector<Finding> find_gradient_shifts(const Facts& facts, std::string_view cause, int sign) {
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
   std::vector<Finding> found;
-  for (const auto& together : shifts_together(gradients, sign, kGradientShift)) {
-    if (comes_from_loss(together, gradients)) continue;
+  for (const auto& group : shifts_together(gradients, sign, kGradientShift)) {
+    if (comes_from_loss(group, gradients)) continue;
     const auto first = std::ranges::find_if_not(
-        together, [&](const PlaceShift& each) { return comes_from_behind(each, gradients); });
-    if (first == together.end()) continue;
+        group, [&](const PlaceShift& each) { return comes_from_next_layer(each, gradients); });
+    if (first == group.end()) continue;
     const PlaceShift& origin = *first;
     found.push_back({.cause = cause,
                      .place = origin.place,
@@ -43,7 +43,7 @@ std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) 
                      .summary = fmt::format("the gradient is {:.3g} times {} than before{}",
                                             std::exp2(std::abs(origin.shift.bits)),
                                             sign > 0 ? "larger" : "smaller",
-                                            and_others(together.size() - 1, "layer")),
+                                            and_others(group.size() - 1, "layer")),
                      .evidence = {{"root mean square", origin.place, origin.shift.first,
                                    origin.shift.value, ""},
                                   {"root mean square", origin.place, origin.shift.first - 1,
@@ -54,23 +54,24 @@ std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) 
 
 // The ratio of a layer's gradient to the next layer's gradient cancels changes that all gradients
 // share. In healthy runs the ratio stays within 1.8 bits of its past.
-constexpr RampOptions kRamp{.least_bits = 5, .steady = 1.4, .least_past = 10, .back = 0.8};
-// Minimum change of the gradient itself, which excludes layers before the change.
-constexpr double kOwnBits = 1.5;
-constexpr double kOwnBitsOfRamp = 3;
+constexpr RampOptions kRatioRamp{.least_bits = 5, .steady = 1.4, .least_past = 10, .back = 0.8};
+// Minimum change of the gradient itself, in bits: a ratio also changes if only the next layer's
+// gradient does.
+constexpr double kMinOwnBits = 1.5;
+constexpr double kMinOwnRampBits = 3;
 
-Series ratios(const Series& gradient, const Series& behind) {
+Series get_gradient_ratios(const Series& gradient, const Series& next_layer) {
   Series series{.place = gradient.place};
   for (const auto& [iteration, size] : gradient.points) {
-    const auto other = behind.at(iteration);
+    const auto other = next_layer.at(iteration);
     if (!other || !(*other > 0) || !(size > 0)) continue;
     series.points.push_back({iteration, size / *other});
   }
   return series;
 }
 
-// From before the ramp to its end.
-double own_bits(const Series& gradient, const Shift& ramp) {
+// Returns the change of the gradient in bits, from the last point before the ramp to its end.
+double get_own_bits(const Series& gradient, const Shift& ramp) {
   const Point* before = gradient.before(ramp.first);
   const Point* after = gradient.before(ramp.last + 1);
   return before == nullptr || after == nullptr ? 0 : bits(after->value) - bits(before->value);
@@ -81,59 +82,65 @@ struct Departure {
   bool gradual = false;
 };
 
-// Departure from the past ratio, sudden or by a factor in each iteration. Returns the earlier one,
-// because a noisy batch can make a step of growth look like a jump.
-std::optional<Departure> departure(const Series& gradient, const Series& behind, int sign) {
-  const Series ratio = ratios(gradient, behind);
+// Returns the first departure of the ratio from its past: a jump, or a change by a factor in each
+// iteration. Returns the earlier one if both exist, because a noisy batch can make a step of growth
+// look like a jump.
+std::optional<Departure> find_departure(const Series& gradient, const Series& next_layer,
+                                        int sign) {
+  const Series ratio = get_gradient_ratios(gradient, next_layer);
   auto shift = first_shift(ratio.points, kGradientShift);
-  if (shift && (sign * shift->bits <= 0 || sign * settled_bits(gradient, *shift) <= kOwnBits)) {
+  if (shift && (sign * shift->bits <= 0 || sign * settled_bits(gradient, *shift) <= kMinOwnBits)) {
     shift.reset();
   }
-  const auto ramp = first_ramp(ratio.points, sign, kRamp);
-  if (ramp && sign * own_bits(gradient, *ramp) > kOwnBitsOfRamp &&
+  const auto ramp = first_ramp(ratio.points, sign, kRatioRamp);
+  if (ramp && sign * get_own_bits(gradient, *ramp) > kMinOwnRampBits &&
       (!shift || ramp->first < shift->first)) {
     return Departure{*ramp, true};
   }
   return shift ? std::optional(Departure{*shift}) : std::nullopt;
 }
 
-Finding make_finding(const Facts& facts, std::string_view cause, int sign, const Series& gradient,
-                     const Series& behind, const Departure& departure) {
+Finding make_ratio_finding(const Facts& facts, std::string_view cause, int sign,
+                           const Series& gradient, const Series& next_layer,
+                           const Departure& departure) {
   const Shift& shift = departure.shift;
   return {.cause = cause,
           .place = gradient.place,
           .first = shift.first,
           .last = shift.last,
           .confidence = kProbable,
-          .summary = fmt::format(
-              "the gradient {}{}, relative to the gradient of {}", sign > 0 ? "grows" : "shrinks",
-              departure.gradual ? " in each iteration" : "", facts.layer_name(behind.place.layer)),
+          .summary = fmt::format("the gradient {}{}, relative to the gradient of {}",
+                                 sign > 0 ? "grows" : "shrinks",
+                                 departure.gradual ? " in each iteration" : "",
+                                 facts.layer_name(next_layer.place.layer)),
           .evidence = {{"ratio of root mean squares", gradient.place, shift.first - 1, shift.usual,
                         "usual"},
                        {"ratio of root mean squares", gradient.place, shift.last, shift.value, ""}},
           .gradual = departure.gradual};
 }
 
-// The first one of those that begin together, from the loss on.
-std::optional<Finding> against_the_layer_behind(const Facts& facts, std::string_view cause,
-                                                int sign) {
+// Returns the earliest departure as a finding. Of departures within one iteration of each other,
+// returns the layer nearest to the loss.
+std::optional<Finding> compare_with_next_layer(const Facts& facts, std::string_view cause,
+                                               int sign) {
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
-  std::map<int, const Series*> behind;  // by rank
+  std::map<int, const Series*> next_layer;  // by rank
   std::optional<Finding> found;
   for (const Series& gradient : gradients) {
-    const Series* last = std::exchange(behind[gradient.place.rank], &gradient);
+    const Series* last = std::exchange(next_layer[gradient.place.rank], &gradient);
     if (last == nullptr) continue;
-    const auto departs = departure(gradient, *last, sign);
-    if (!departs || (found && found->first <= departs->shift.first + 1)) continue;
-    found = make_finding(facts, cause, sign, gradient, *last, *departs);
+    const auto departure = find_departure(gradient, *last, sign);
+    if (!departure || (found && found->first <= departure->shift.first + 1)) continue;
+    found = make_ratio_finding(facts, cause, sign, gradient, *last, *departure);
   }
   return found;
 }
 
-// The ratio shows changes that the gradient's own past does not show, or shows later.
-std::vector<Finding> with_ratios(const Facts& facts, std::string_view cause, int sign) {
-  std::vector<Finding> found = find(facts, cause, sign);
-  auto ratio = against_the_layer_behind(facts, cause, sign);
+// Adds the finding by ratio if no shift of a gradient is as early. Ratios show changes that the
+// gradient's own past does not show or shows later.
+std::vector<Finding> find_with_ratios(const Facts& facts, std::string_view cause, int sign) {
+  std::vector<Finding> found = find_gradient_shifts(facts, cause, sign);
+  auto ratio = compare_with_next_layer(facts, cause, sign);
   if (!ratio) return found;
   const auto is_as_early = [&](const Finding& each) { return each.first <= ratio->first + 1; };
   if (std::ranges::any_of(found, is_as_early)) return found;
@@ -141,11 +148,11 @@ std::vector<Finding> with_ratios(const Facts& facts, std::string_view cause, int
   return found;
 }
 
-std::vector<Finding> exploding(const Facts& facts) {
-  return with_ratios(facts, "exploding_gradients", 1);
+std::vector<Finding> find_exploding(const Facts& facts) {
+  return find_with_ratios(facts, "exploding_gradients", 1);
 }
-std::vector<Finding> vanishing(const Facts& facts) {
-  return with_ratios(facts, "vanishing_gradients", -1);
+std::vector<Finding> find_vanishing(const Facts& facts) {
+  return find_with_ratios(facts, "vanishing_gradients", -1);
 }
 
 }  // namespace
@@ -167,7 +174,7 @@ Rule exploding_gradients() {
       .next_step =
           "telens plot RUN --tensor gradient --stat l2_norm; check the operations between "
           "'{layer}' and the next layer",
-      .find = exploding};
+      .find = find_exploding};
 }
 
 Rule vanishing_gradients() {
@@ -185,7 +192,7 @@ Rule vanishing_gradients() {
           .next_step =
               "telens plot RUN --tensor gradient --stat l2_norm; check the operations between "
               "'{layer}' and the next layer",
-          .find = vanishing};
+          .find = find_vanishing};
 }
 
 }  // namespace telens::analysis

@@ -11,11 +11,11 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::size_t kLeastSteps = 5;  // on end that leave the weight as it was
-constexpr double kMost = 0.5;           // the share of weights that move in such a step
+constexpr std::size_t kMinUnchangedSteps = 5;  // consecutive steps, up to the end of the run
+constexpr double kMinMovingShare = 0.5;  // share of all weights that change in each of these steps
 
-// The points at the end of the run in which the weight is the same: two at least, or none.
-std::span<const Point> still_at_end(const Facts& facts, const Series& norm) {
+// Returns the points at the end of the run in which the weight is the same: at least two, or none.
+std::span<const Point> unchanged_at_end(const Facts& facts, const Series& norm) {
   const Series* mean = facts.beside(norm, "mean");
   const auto is_same = [&](const Point& a, const Point& b) {
     return a.value == b.value &&
@@ -27,37 +27,40 @@ std::span<const Point> still_at_end(const Facts& facts, const Series& norm) {
   return std::span(norm.points).subspan(first - 1);
 }
 
-// How many of these iterations had a gradient of the weight that an optimizer could have used.
-std::size_t with_gradient(const Series* gradient, std::span<const Point> still) {
+// Returns the number of these iterations in which the weight had a nonzero gradient.
+std::size_t count_gradients(const Series* gradient, std::span<const Point> unchanged) {
   if (gradient == nullptr) return 0;
-  return static_cast<std::size_t>(std::ranges::count_if(
-      still, [&](const Point& point) { return gradient->at(point.iteration).value_or(0) > 0; }));
+  return static_cast<std::size_t>(std::ranges::count_if(unchanged, [&](const Point& point) {
+    return gradient->at(point.iteration).value_or(0) > 0;
+  }));
 }
 
-Evidence largest_gradient(const Series& gradient, std::span<const Point> still) {
+Evidence largest_gradient(const Series& gradient, std::span<const Point> unchanged) {
   const auto size = [&](const Point& point) { return gradient.at(point.iteration).value_or(0); };
-  const Point& largest = *std::ranges::max_element(still, {}, size);
+  const Point& largest = *std::ranges::max_element(unchanged, {}, size);
   return {"l2_norm", gradient.place, largest.iteration, size(largest), "of its gradient, largest"};
 }
 
-// Most other weights move from each of these points to the next one.
-bool others_move(const std::vector<const Series*>& norms, std::span<const Point> still) {
-  for (std::size_t i = 1; i < still.size(); ++i) {
+// Returns true if most weights change from each of these points to the next.
+bool others_move(const std::vector<const Series*>& norms, std::span<const Point> unchanged) {
+  for (std::size_t i = 1; i < unchanged.size(); ++i) {
     const auto moved = std::ranges::count_if(norms, [&](const Series* norm) {
-      const auto before = norm->at(still[i - 1].iteration);
-      const auto after = norm->at(still[i].iteration);
+      const auto before = norm->at(unchanged[i - 1].iteration);
+      const auto after = norm->at(unchanged[i].iteration);
       return before && after && *before != *after;
     });
-    if (static_cast<double>(moved) <= kMost * static_cast<double>(norms.size())) return false;
+    if (static_cast<double>(moved) <= kMinMovingShare * static_cast<double>(norms.size()))
+      return false;
   }
   return true;
 }
 
-// Most updates are smaller than the rounding of the weight, which is another rule's finding.
+// Returns true if most updates are smaller than the rounding of the weight, which lost_updates
+// reports.
 bool loses_updates(const Facts& facts, const Place& weight) {
-  constexpr double kMostLost = 50;  // percent
+  constexpr double kMinLostPercent = 50;  // percent
   const Series* lost = facts.find(weight, "lost_updates%");
-  return lost != nullptr && !lost->points.empty() && lost->points.back().value >= kMostLost;
+  return lost != nullptr && !lost->points.empty() && lost->points.back().value >= kMinLostPercent;
 }
 
 std::vector<Finding> find_frozen_weight(const Facts& facts) {
@@ -65,27 +68,27 @@ std::vector<Finding> find_frozen_weight(const Facts& facts) {
   std::erase_if(norms, [](const Series* norm) { return norm->place.tensor != TensorName::weight; });
   std::vector<Finding> found;
   for (const Series* norm : norms) {
-    const auto still = still_at_end(facts, *norm);
-    if (still.size() <= kLeastSteps || !std::isfinite(still.front().value)) continue;
+    const auto unchanged = unchanged_at_end(facts, *norm);
+    if (unchanged.size() <= kMinUnchangedSteps || !std::isfinite(unchanged.front().value)) continue;
     Place of_gradient = norm->place;
     of_gradient.tensor = TensorName::wgrad;
     const Series* gradient = facts.find(of_gradient, "l2_norm");
-    if (with_gradient(gradient, still) < kLeastSteps) continue;
-    if (!others_move(norms, still) || loses_updates(facts, norm->place)) continue;
-    const std::int64_t first = still.front().iteration;
+    if (count_gradients(gradient, unchanged) < kMinUnchangedSteps) continue;
+    if (!others_move(norms, unchanged) || loses_updates(facts, norm->place)) continue;
+    const std::int64_t first = unchanged.front().iteration;
     found.push_back(
         {.cause = "frozen_weight",
          .place = norm->place,
          .first = first,
-         .last = still.back().iteration,
+         .last = unchanged.back().iteration,
          .confidence = kProven,
          .summary = fmt::format("the weight has a gradient, and {} steps of the optimizer change "
                                 "nothing of it, while other weights move",
-                                still.size() - 1),
-         .evidence = {
-             {"l2_norm", norm->place, first, still.front().value, ""},
-             {"l2_norm", norm->place, still.back().iteration, still.back().value, "unchanged"},
-             largest_gradient(*gradient, still)}});
+                                unchanged.size() - 1),
+         .evidence = {{"l2_norm", norm->place, first, unchanged.front().value, ""},
+                      {"l2_norm", norm->place, unchanged.back().iteration, unchanged.back().value,
+                       "unchanged"},
+                      largest_gradient(*gradient, unchanged)}});
   }
   return found;
 }

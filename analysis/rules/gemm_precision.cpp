@@ -14,7 +14,7 @@
 namespace telens::analysis {
 namespace {
 
-// One operand in one state of a GEMM.
+// The precision of one operand in a state of a GEMM.
 struct OperandState {
   TensorName tensor{};
   std::string requested, ran, reason;
@@ -22,7 +22,7 @@ struct OperandState {
   bool is_low() const { return !is_high_precision(ran); }
 };
 
-std::vector<OperandState> get_operands(const GemmState& state) {
+std::vector<OperandState> get_operand_states(const GemmState& state) {
   std::vector<OperandState> operands;
   for (const TensorName tensor : kAllTensors) {
     const std::string name(get_name(tensor));
@@ -35,11 +35,11 @@ std::vector<OperandState> get_operands(const GemmState& state) {
 }
 
 bool is_low(const GemmState& state) {
-  return std::ranges::any_of(get_operands(state), &OperandState::is_low);
+  return std::ranges::any_of(get_operand_states(state), &OperandState::is_low);
 }
 
-// A section of the configuration, or the recipe itself, wants it so.
-bool is_on_purpose(const OperandState& operand) {
+// Returns true if a section of the configuration or the recipe requests this precision.
+bool is_intended(const OperandState& operand) {
   return operand.reason.find("in section `") != std::string::npos ||
          operand.reason.starts_with("override_linear_precision") ||
          operand.reason.starts_with("backward_override=") ||
@@ -61,17 +61,19 @@ Finding gemm_precision_finding(const Facts& facts, const GemmState& state,
           .evidence = {{"ledger: ran " + operand.ran, place, state.iteration, 0, operand.reason}}};
 }
 
-// Low precision is asked for and not given, or it was given and is not any more.
-std::vector<Finding> fallen_back(const Facts& facts) {
+// Returns GEMMs that ran in high precision although low precision was requested, and GEMMs that
+// switched from low to high precision.
+std::vector<Finding> find_fallbacks(const Facts& facts) {
   std::vector<Finding> found;
   const GemmState* last = nullptr;
   for (const GemmState& state : facts.gemm_states()) {
     const bool same_gemm = last != nullptr && last->place == state.place;
-    for (const OperandState& operand : get_operands(state)) {
-      if (operand.is_low() || is_on_purpose(operand)) continue;
-      const bool refused = !is_high_precision(operand.requested) && operand.requested != "unknown";
+    for (const OperandState& operand : get_operand_states(state)) {
+      if (operand.is_low() || is_intended(operand)) continue;
+      const bool is_fallback =
+          !is_high_precision(operand.requested) && operand.requested != "unknown";
       const bool changed = same_gemm && is_low(*last);
-      if (!refused && !changed) continue;
+      if (!is_fallback && !changed) continue;
       found.push_back(gemm_precision_finding(
           facts, state, operand,
           changed ? fmt::format("it ran in {}, and in low precision before: {}", operand.ran,
@@ -86,15 +88,16 @@ std::vector<Finding> fallen_back(const Facts& facts) {
   return found;
 }
 
-// The number of a layer's block: "layers.12.fc1" -> 12, -1 without one.
-int get_block(const std::string& name) {
+// Returns the number of a layer's block: 12 for "layers.12.fc1", -1 if the name has no number.
+int get_block_number(const std::string& name) {
   const auto digit = name.find_first_of("0123456789");
   return digit == std::string::npos ? -1 : std::atoi(name.c_str() + digit);
 }
 
-// Runs in high precision from the start, where most layers that play the same part do not. The
-// first and the last blocks are often left out on purpose, and so are whole blocks.
-std::vector<Finding> odd_ones(const Facts& facts) {
+// Returns GEMMs that run in high precision from the start, while at least twice as many of the same
+// part run in low precision. Skips the first and the last block if the whole block runs in high
+// precision, which is often intended.
+std::vector<Finding> find_exceptions(const Facts& facts) {
   struct Part {
     std::vector<const GemmState*> low, high;
   };
@@ -107,7 +110,7 @@ std::vector<Finding> odd_ones(const Facts& facts) {
     const bool low = is_low(state);
     auto& part = parts[{facts.select_part(state.place.layer), state.place.gemm}];
     (low ? part.low : part.high).push_back(&state);
-    const int block = get_block(facts.layer_name(state.place.layer));
+    const int block = get_block_number(facts.layer_name(state.place.layer));
     precisions_of_block[block].insert(low);
     last_block = std::max(last_block, block);
   }
@@ -115,13 +118,13 @@ std::vector<Finding> odd_ones(const Facts& facts) {
   for (const auto& [name, part] : parts) {
     if (part.low.size() < 2 * part.high.size() || part.high.empty()) continue;
     for (const GemmState* state : part.high) {
-      const auto operands = get_operands(*state);
+      const auto operands = get_operand_states(*state);
       if (operands.empty()) continue;
       const OperandState& operand = operands.front();
-      if (is_on_purpose(operand)) continue;
-      const int block = get_block(facts.layer_name(state->place.layer));
-      const bool whole = precisions_of_block[block].size() == 1;
-      if (whole && (block == 0 || block == last_block)) continue;
+      if (is_intended(operand)) continue;
+      const int block = get_block_number(facts.layer_name(state->place.layer));
+      const bool is_uniform_block = precisions_of_block[block].size() == 1;
+      if (is_uniform_block && (block == 0 || block == last_block)) continue;
       found.push_back(gemm_precision_finding(
           facts, *state, operand,
           fmt::format("it runs in {}, {} layers of its kind in low precision: {}", operand.ran,
@@ -132,14 +135,14 @@ std::vector<Finding> odd_ones(const Facts& facts) {
   return found;
 }
 
-constexpr std::array<std::string_view, 4> kOfCasts{"scale_inv_max", "underflows%", "mse",
-                                                   "scale_staleness"};
-constexpr std::array<std::string_view, 3> kOfTensors{"cur_amax", "l2_norm", "std"};
-constexpr std::ptrdiff_t kLeastMissing = 3;  // reads
+constexpr std::array<std::string_view, 4> kCastStatistics{"scale_inv_max", "underflows%", "mse",
+                                                          "scale_staleness"};
+constexpr std::array<std::string_view, 3> kTensorStatistics{"cur_amax", "l2_norm", "std"};
+constexpr std::ptrdiff_t kMinMissingReads = 3;  // reads
 
-// Reads of the tensor itself after the last one of its cast.
+// Returns the reads of the tensor after the last read of its cast.
 std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast) {
-  for (const std::string_view name : kOfTensors) {
+  for (const std::string_view name : kTensorStatistics) {
     const Series* tensor = facts.beside(cast, name);
     if (tensor == nullptr) continue;
     const auto after = std::ranges::upper_bound(tensor->points, cast.points.back().iteration, {},
@@ -149,20 +152,21 @@ std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast
   return {};
 }
 
-// Without a ledger: layers whose casts are no longer recorded while casts in other layers are.
-std::vector<Finding> casts_that_end(const Facts& facts) {
+// Detects, without a ledger, layers whose casts are no longer recorded while casts of other layers
+// are.
+std::vector<Finding> find_ended_casts(const Facts& facts) {
   std::vector<Finding> found;
-  for (const std::string_view name : kOfCasts) {
+  for (const std::string_view name : kCastStatistics) {
     for (const Series* cast : facts.with(name)) {
       const bool is_input = cast->place.tensor == TensorName::activation;
       if (!is_input || cast->points.back().iteration >= facts.last_iteration()) continue;
       const auto missing = reads_without_cast(facts, *cast);
-      if (std::ssize(missing) < kLeastMissing) continue;
+      if (std::ssize(missing) < kMinMissingReads) continue;
       const std::int64_t end = missing.back().iteration;
-      const bool others_go_on = std::ranges::any_of(facts.with(name), [&](const Series* other) {
+      const bool others_continue = std::ranges::any_of(facts.with(name), [&](const Series* other) {
         return other->points.back().iteration >= end;
       });
-      if (!others_go_on) continue;
+      if (!others_continue) continue;
       found.push_back({.cause = "gemm_precision",
                        .place = cast->place,
                        .first = missing.front().iteration,
@@ -182,8 +186,8 @@ std::vector<Finding> casts_that_end(const Facts& facts) {
 
 constexpr std::string_view kFp8Layers = "fp8_layers";
 
-// A model that is not converted runs in an FP8 region: nothing in it reads the recipe.
-std::vector<Finding> regions_without_layers(const Facts& facts) {
+// Detects an FP8 region around a model that was not converted: no layer reads the recipe.
+std::vector<Finding> find_regions_without_layers(const Facts& facts) {
   for (const Scalars* layers : scalars_named(facts, kFp8Layers)) {
     if (layers->points.empty() || layers->points.front().value != 0) continue;
     const Point& first = layers->points.front();
@@ -202,10 +206,10 @@ std::vector<Finding> regions_without_layers(const Facts& facts) {
 }
 
 std::vector<Finding> find_gemm_precision(const Facts& facts) {
-  if (auto found = regions_without_layers(facts); !found.empty()) return found;
-  if (facts.gemm_states().empty()) return casts_that_end(facts);
-  std::vector<Finding> found = fallen_back(facts);
-  return found.empty() ? odd_ones(facts) : found;
+  if (auto found = find_regions_without_layers(facts); !found.empty()) return found;
+  if (facts.gemm_states().empty()) return find_ended_casts(facts);
+  std::vector<Finding> found = find_fallbacks(facts);
+  return found.empty() ? find_exceptions(facts) : found;
 }
 
 }  // namespace

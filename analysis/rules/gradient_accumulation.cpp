@@ -12,54 +12,55 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kDeviates = 0.1;  // part of it; BF16 gradients show the factor to 2 %
-constexpr double kMost = 0.2;      // of the gradients have to share the common factor
-constexpr std::size_t kLeastSharing = 3;
+constexpr double kMaxDeviation = 0.1;    // relative; BF16 gradients show the factor to 2 %
+constexpr double kMinSharingPart = 0.2;  // share of the gradients that have the common factor
+constexpr std::size_t kMinSharing = 3;   // gradients
 
 bool deviates(const ReceivedGradient& gradient, const ReceivedGradients& step) {
-  return std::abs(gradient.factor - step.common) > kDeviates * std::abs(step.common);
+  return std::abs(gradient.factor - step.common) > kMaxDeviation * std::abs(step.common);
 }
 
-// How often a layer was measured, and how often its gradient was off.
-struct Layer {
+// The steps in which a layer was measured and in which its gradient deviated.
+struct MeasuredLayer {
   std::size_t measured = 0;
-  std::size_t off = 0;
-  std::int64_t first = 0;
-  ReceivedGradient gradient = {};
-  double common = 0;
+  std::size_t deviating = 0;
+  std::int64_t first = 0;          // iteration of the first deviation
+  ReceivedGradient gradient = {};  // in `first`
+  double common = 0;               // in `first`
 };
 
 bool has_common_factor(const ReceivedGradients& step) {
-  return step.sharing >= kLeastSharing &&
-         static_cast<double>(step.sharing) > kMost * static_cast<double>(step.gradients.size());
+  return step.sharing >= kMinSharing &&
+         static_cast<double>(step.sharing) >
+             kMinSharingPart * static_cast<double>(step.gradients.size());
 }
 
 std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
-  std::map<std::int32_t, Layer> layers;
+  std::map<std::int32_t, MeasuredLayer> layers;
   std::int64_t last = 0;
   for (const ReceivedGradients& step : received_gradients(facts)) {
     if (!has_common_factor(step)) continue;
     last = step.iteration;
     for (const ReceivedGradient& gradient : step.gradients) {
-      Layer& layer = layers[gradient.place.layer];
+      MeasuredLayer& layer = layers[gradient.place.layer];
       ++layer.measured;
       if (!deviates(gradient, step)) continue;
-      if (layer.off++ > 0) continue;
+      if (layer.deviating++ > 0) continue;
       layer.first = step.iteration;
       layer.gradient = gradient;
       layer.common = step.common;
     }
   }
-  // From the first time on in every step: a single one may be a coincidence of cancelling elements.
-  std::vector<const Layer*> wrong;
+  // Require a deviation in most measured steps: a single one can result from elements that cancel.
+  std::vector<const MeasuredLayer*> wrong;
   for (const auto& [id, layer] : layers) {
-    if (layer.off > 0 && 2 * layer.off > layer.measured) wrong.push_back(&layer);
+    if (layer.deviating > 0 && 2 * layer.deviating > layer.measured) wrong.push_back(&layer);
   }
   if (wrong.empty()) return {};
-  const auto origin = std::ranges::min_element(wrong, {}, [](const Layer* layer) {
+  const auto origin = std::ranges::min_element(wrong, {}, [](const MeasuredLayer* layer) {
     return std::pair(layer->first, get_order_in_step(layer->gradient.place));
   });
-  const Layer& layer = **origin;
+  const MeasuredLayer& layer = **origin;
   const double ratio = layer.gradient.factor / layer.common;
   return {{.cause = "gradient_accumulation",
            .place = layer.gradient.place,

@@ -14,62 +14,64 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kClipped = 0.99;  // a factor below it was clipped
-constexpr std::size_t kLeastReads = 3;
-constexpr double kConstant = 0.03;  // bits between the largest and the smallest
-constexpr double kVaries = 0.2;     // bits, of norms that show which power was divided by
+constexpr double kMaxClipFactor = 0.99;  // a gradient with a larger factor was not clipped
+constexpr std::size_t kMinClippedSteps = 3;
+constexpr double kMaxConstantRange = 0.03;  // bits; values that vary less are constant
+constexpr double kMinVaryingRange = 0.2;    // bits; norms that vary less do not show the exponent
 
-// A clipped step: norms before and after clipping, without the loss scale.
-struct Read {
+// The gradient norms of a clipped step, without the loss scale.
+struct ClippedStep {
   std::int64_t iteration = 0;
   double before = 0;
   double after = 0;
   double scale = 1;
 };
 
-std::vector<Read> clipped_reads(const Facts& facts) {
-  std::vector<Read> reads;
+std::vector<ClippedStep> list_clipped_steps(const Facts& facts) {
+  std::vector<ClippedStep> steps;
   const auto norms = scalars_named(facts, "grad_norm");
-  if (norms.size() != 1) return reads;
+  if (norms.size() != 1) return steps;
   const Scalars* scales = scalar_beside(facts, *norms.front(), "loss_scale");
-  for (const ReceivedGradients& step : received_gradients(facts)) {
-    const auto after = value_at(*norms.front(), step.iteration);
-    const double scale = scales != nullptr ? value_at(*scales, step.iteration).value_or(1) : 1;
-    const double factor = step.common * scale;
-    if (!after || !(*after > 0) || !(factor > 0) || factor > kClipped) continue;
-    reads.push_back({step.iteration, *after / factor, *after, scale});
+  for (const ReceivedGradients& gradients : received_gradients(facts)) {
+    const auto after = value_at(*norms.front(), gradients.iteration);
+    const double scale = scales != nullptr ? value_at(*scales, gradients.iteration).value_or(1) : 1;
+    const double factor = gradients.common * scale;
+    if (!after || !(*after > 0) || !(factor > 0) || factor > kMaxClipFactor) continue;
+    steps.push_back({gradients.iteration, *after / factor, *after, scale});
   }
-  return reads;
+  return steps;
 }
 
 template <typename Size>
-double range(const std::vector<Read>& reads, Size size) {
+double get_range(const std::vector<ClippedStep>& steps, Size size) {
   const auto [least, most] =
-      std::ranges::minmax(reads, {}, [&](const Read& read) { return bits(size(read)); });
+      std::ranges::minmax(steps, {}, [&](const ClippedStep& step) { return bits(size(step)); });
   return bits(size(most)) - bits(size(least));
 }
 
-Finding gradient_clipping_finding(const Facts& facts, const Read& read, std::string summary,
+Finding gradient_clipping_finding(const Facts& facts, const ClippedStep& step, std::string summary,
                                   std::string next) {
   return {.cause = "gradient_clipping",
           .place = {},
-          .first = read.iteration,
+          .first = step.iteration,
           .last = facts.last_iteration(),
           .confidence = kProbable,
           .summary = std::move(summary),
-          .evidence = {{"gradient norm", {}, read.iteration, read.before, "before clipping"},
-                       {"gradient norm", {}, read.iteration, read.after, "after clipping"}},
+          .evidence = {{"gradient norm", {}, step.iteration, step.before, "before clipping"},
+                       {"gradient norm", {}, step.iteration, step.after, "after clipping"}},
           .next_step = std::move(next)};
 }
 
 std::vector<Finding> find_gradient_clipping(const Facts& facts) {
-  const std::vector<Read> reads = clipped_reads(facts);
-  if (reads.size() < kLeastReads) return {};
-  const Read& first = reads.front();
-  // Clipping by the norm gives one norm, the limit. Dividing by its square gives limit / norm.
-  const double of_result = range(reads, [](const Read& read) { return read.after; });
-  const double of_product = range(reads, [](const Read& read) { return read.after * read.before; });
-  if (of_product <= kConstant && of_result >= kVaries) {
+  const std::vector<ClippedStep> steps = list_clipped_steps(facts);
+  if (steps.size() < kMinClippedSteps) return {};
+  const ClippedStep& first = steps.front();
+  // Division by the norm makes every clipped norm equal to the limit. Division by the squared norm
+  // makes it limit / norm, so the product of both norms is the limit.
+  const double after_range = get_range(steps, [](const ClippedStep& step) { return step.after; });
+  const double product_range =
+      get_range(steps, [](const ClippedStep& step) { return step.after * step.before; });
+  if (product_range <= kMaxConstantRange && after_range >= kMinVaryingRange) {
     return {gradient_clipping_finding(
         facts, first,
         fmt::format("gradients are divided by the square of their norm: norms before and after "
@@ -77,14 +79,16 @@ std::vector<Finding> find_gradient_clipping(const Facts& facts) {
                     first.after * first.before),
         "divide by the norm, not by its square: multiply by max_norm / norm if norm > max_norm")};
   }
-  // A limit that was applied to gradients with a loss scale is one after multiplying it in again.
-  constexpr double kLeastScale = 256;
-  constexpr double kLeastLimit = 0.01;
-  constexpr double kMostLimit = 100;
+  // If gradients were clipped before unscaling, the clipped norm times the loss scale is a usual
+  // limit.
+  constexpr double kMinLossScale = 256;
+  constexpr double kMinLimit = 0.01;
+  constexpr double kMaxLimit = 100;
   const double limit = first.after * first.scale;
-  const double of_scaled = range(reads, [](const Read& read) { return read.after * read.scale; });
-  if (first.scale >= kLeastScale && of_scaled <= kConstant && limit >= kLeastLimit &&
-      limit <= kMostLimit) {
+  const double scaled_range =
+      get_range(steps, [](const ClippedStep& step) { return step.after * step.scale; });
+  if (first.scale >= kMinLossScale && scaled_range <= kMaxConstantRange && limit >= kMinLimit &&
+      limit <= kMaxLimit) {
     return {gradient_clipping_finding(
         facts, first,
         fmt::format("gradients are clipped while they have the loss scale {:.4g}: their norm is "

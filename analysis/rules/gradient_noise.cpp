@@ -11,29 +11,29 @@
 namespace telens::analysis {
 namespace {
 
-// Low precision stops paying off if a gradient is smaller than sqrt(3) times the noise of its cast
-// (arXiv 2505.19115).
-constexpr double kLeast = 1 / std::numbers::sqrt3;  // noise over gradient
-constexpr std::size_t kPersistent = 6;              // reads on end
+// Noise over gradient. Low precision slows the training down if a gradient is smaller than sqrt(3)
+// times the noise of its cast (arXiv 2505.19115).
+constexpr double kMinNoise = 1 / std::numbers::sqrt3;
+constexpr std::size_t kMinNoisyReads = 6;  // consecutive reads
 
-std::optional<Finding> in_gradient(const Facts& facts, const Series& mse) {
-  std::vector<Point> loud;  // on end, noise over gradient
+std::optional<Finding> find_noise(const Facts& facts, const Series& mse) {
+  std::vector<Point> noisy;  // consecutive reads with their noise over gradient
   std::optional<Finding> found;
   for (const auto& [iteration, value] : mse.points) {
     const auto size = root_mean_square(facts, mse.place, iteration);
     const bool known = size && *size > 0 && std::isfinite(*size) && value >= 0;
     const double noise = known ? std::sqrt(value) / *size : 0;
-    if (!(noise > kLeast)) {
-      loud.clear();
+    if (!(noise > kMinNoise)) {
+      noisy.clear();
       continue;
     }
-    loud.push_back({iteration, noise});
-    if (loud.size() < kPersistent) continue;
+    noisy.push_back({iteration, noise});
+    if (noisy.size() < kMinNoisyReads) continue;
     if (found) {
       found->last = iteration;
       continue;
     }
-    const Point& first = loud.front();
+    const Point& first = noisy.front();
     found = Finding{
         .cause = "gradient_noise",
         .place = mse.place,
@@ -42,7 +42,7 @@ std::optional<Finding> in_gradient(const Facts& facts, const Series& mse) {
         .confidence = kProbable,
         .summary = fmt::format("the noise of the cast is {:.0f} % of the gradient, more than "
                                "the {:.0f} % from which on a step learns little of it",
-                               100 * first.value, 100 * kLeast),
+                               100 * first.value, 100 * kMinNoise),
         .evidence = {
             {"sqrt(mse) / root mean square", mse.place, first.iteration, first.value, ""}}};
   }
@@ -53,7 +53,7 @@ std::vector<Finding> find_gradient_noise(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* mse : facts.with("mse")) {
     if (mse->place.tensor != TensorName::gradient) continue;
-    if (auto finding = in_gradient(facts, *mse)) found.push_back(std::move(*finding));
+    if (auto finding = find_noise(facts, *mse)) found.push_back(std::move(*finding));
   }
   return found;
 }

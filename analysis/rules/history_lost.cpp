@@ -11,7 +11,7 @@
 namespace telens::analysis {
 namespace {
 
-// The layer has been cast before this iteration, outside of warm-up.
+// Returns true if the layer was cast before this iteration, outside of warm-up.
 bool was_cast_before(const Facts& facts, std::int32_t layer, std::int64_t iteration) {
   for (const std::string_view name : {"scale_staleness", "scale_inv_max", "underflows%"}) {
     for (const Series* series : facts.with(name)) {
@@ -22,25 +22,25 @@ bool was_cast_before(const Facts& facts, std::int32_t layer, std::int64_t iterat
   return false;
 }
 
-// The iteration in which the layer had no history any more.
-std::optional<std::int64_t> lost_in(const Facts& facts, std::int32_t layer) {
+// Returns the iteration in which the layer lost its history; nullopt if it did not.
+std::optional<std::int64_t> find_lost_history(const Facts& facts, std::int32_t layer) {
   for (const std::int64_t iteration : facts.warm_up(layer)) {
     if (was_cast_before(facts, layer, iteration)) return iteration;
   }
   return std::nullopt;
 }
 
-// Most scales are 1 in an iteration and were not in the one before.
-std::vector<Finding> all_scales_reset(const Facts& facts) {
-  constexpr double kMost = 0.5;
-  constexpr std::size_t kLeast = 3;
+// Detects an iteration in which most scales are 1 and were not 1 in the previous record.
+std::vector<Finding> find_reset_scales(const Facts& facts) {
+  constexpr double kMinResetShare = 0.5;
+  constexpr std::size_t kMinResetScales = 3;
   std::map<std::int64_t, std::vector<Place>> reset;
   std::size_t tensors = 0;
   for (const Series* inverse : facts.with("scale_inv_max")) {
     ++tensors;
     for (std::size_t i = 1; i < inverse->points.size(); ++i) {
       if (inverse->points[i].value != 1 || inverse->points[i - 1].value == 1) continue;
-      // The scale of a tensor with a NaN is 1 too.
+      // The scale of a tensor that is zero or contains NaN is also 1.
       const Series* amax = facts.beside(*inverse, "cur_amax");
       const auto largest = amax != nullptr ? amax->at(inverse->points[i].iteration) : std::nullopt;
       if (largest && !(std::isfinite(*largest) && *largest > 0)) continue;
@@ -48,8 +48,9 @@ std::vector<Finding> all_scales_reset(const Facts& facts) {
     }
   }
   for (const auto& [iteration, places] : reset) {
-    const bool most = static_cast<double>(places.size()) > kMost * static_cast<double>(tensors);
-    if (places.size() < kLeast || !most) continue;
+    const bool is_most =
+        static_cast<double>(places.size()) > kMinResetShare * static_cast<double>(tensors);
+    if (places.size() < kMinResetScales || !is_most) continue;
     return {{.cause = "history_lost",
              .place = {.layer = places.front().layer},
              .first = iteration,
@@ -61,9 +62,9 @@ std::vector<Finding> all_scales_reset(const Facts& facts) {
   return {};
 }
 
-// The run was resumed and a layer starts without a history. The number of the first iteration is
-// not used, because a program may count from any number.
-std::vector<Finding> lost_in_resume(const Facts& facts) {
+// Detects a layer that starts without a history after a resume. Iteration 0 does not imply a new
+// run, because a program may count from any number.
+std::vector<Finding> find_lost_in_resume(const Facts& facts) {
   for (const auto& [last_before, first] : facts.resumes()) {
     for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
       const auto& warm_up = facts.warm_up(layer);
@@ -85,11 +86,12 @@ std::vector<Finding> lost_in_resume(const Facts& facts) {
 std::vector<Finding> find_history_lost(const Facts& facts) {
   std::vector<std::pair<std::int64_t, std::int32_t>> lost;
   for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
-    if (const auto iteration = lost_in(facts, layer)) lost.emplace_back(*iteration, layer);
+    if (const auto iteration = find_lost_history(facts, layer))
+      lost.emplace_back(*iteration, layer);
   }
   if (lost.empty()) {
-    auto reset = all_scales_reset(facts);
-    return reset.empty() ? lost_in_resume(facts) : reset;
+    auto reset = find_reset_scales(facts);
+    return reset.empty() ? find_lost_in_resume(facts) : reset;
   }
   const auto [first, layer] = *std::ranges::min_element(lost);
   return {{.cause = "history_lost",

@@ -13,15 +13,16 @@
 namespace telens::analysis {
 namespace {
 
-// A schedule continues over a resume: one step changes a rate by less than this factor, except
-// during warm-up, in which a resume is rare.
-constexpr double kContinues = 2;
-constexpr std::size_t kLeastStill = 5;  // steps of a constant rate, and of a changing one before
-constexpr std::size_t kLeastZero = 5;
-constexpr double kPartZero = 0.1;      // of the steps
-constexpr double kNothing = 0.01;      // of the peak: where a schedule ends
-constexpr double kRisen = 0.2;         // of the peak
-constexpr std::size_t kLeastRise = 4;  // steps in which it rises
+// If the schedule continues after a resume, one step changes the rate by less than this factor,
+// except during warm-up, in which a resume is rare.
+constexpr double kMaxStepFactor = 2;
+// Steps of a constant rate, and steps of a changing rate before.
+constexpr std::size_t kMinConstantSteps = 5;
+constexpr std::size_t kMinZeroSteps = 5;    // up to the end of the run
+constexpr double kMinZeroShare = 0.1;       // of all steps
+constexpr double kMaxFinalRate = 0.01;      // of the peak; a schedule ends below it
+constexpr double kMinRisenRate = 0.2;       // of the peak, after the rise
+constexpr std::size_t kMinRisingSteps = 4;  // consecutive steps
 
 using Points = std::vector<Point>;
 
@@ -42,14 +43,14 @@ Evidence rate_at(const Scalars& rates, const Point& point, std::string what) {
   return {rates.name, {}, point.iteration, point.value, std::move(what)};
 }
 
-// The rate of the first step after a resume differs from the one before by a factor.
-std::optional<Finding> jump_at_resume(const Facts& facts, const Scalars& rates,
-                                      const Resume& resume, std::size_t first) {
+// Detects a rate that changes by a factor of kMaxStepFactor or more at the resume.
+std::optional<Finding> find_jump_at_resume(const Facts& facts, const Scalars& rates,
+                                           const Resume& resume, std::size_t first) {
   const Point& before = rates.points[first - 1];
   const Point& after = rates.points[first];
   if (!(before.value > 0) || !(after.value > 0)) return std::nullopt;
   const double factor = after.value / before.value;
-  if (factor < kContinues && factor > 1 / kContinues) return std::nullopt;
+  if (factor < kMaxStepFactor && factor > 1 / kMaxStepFactor) return std::nullopt;
   return learning_rate_finding(
       rates, after.iteration, facts.last_iteration(),
       fmt::format(
@@ -67,20 +68,20 @@ bool is_changing(const Points& points, std::size_t begin, std::size_t end) {
   return true;
 }
 
-bool is_still(const Points& points, std::size_t begin, std::size_t end) {
+bool is_constant_rate(const Points& points, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin + 1; i < end; ++i) {
     if (points[i].value != points[begin].value) return false;
   }
   return true;
 }
 
-// The rate changed in each step before a resume, and in none after it.
-std::optional<Finding> still_after_resume(const Facts& facts, const Scalars& rates,
-                                          const Resume& resume, std::size_t first) {
+// Detects a rate that changed in each step before the resume and in none after it.
+std::optional<Finding> find_constant_after_resume(const Facts& facts, const Scalars& rates,
+                                                  const Resume& resume, std::size_t first) {
   const Points& points = rates.points;
-  if (first < kLeastStill || points.size() - first <= kLeastStill) return std::nullopt;
-  if (!is_changing(points, first - kLeastStill, first)) return std::nullopt;
-  if (!is_still(points, first, points.size())) return std::nullopt;
+  if (first < kMinConstantSteps || points.size() - first <= kMinConstantSteps) return std::nullopt;
+  if (!is_changing(points, first - kMinConstantSteps, first)) return std::nullopt;
+  if (!is_constant_rate(points, first, points.size())) return std::nullopt;
   return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
       fmt::format(
@@ -93,26 +94,27 @@ std::optional<Finding> still_after_resume(const Facts& facts, const Scalars& rat
       "not load an optimizer with the scheduler's state");
 }
 
-std::optional<Finding> at_resumes(const Facts& facts, const Scalars& rates) {
+std::optional<Finding> find_at_resumes(const Facts& facts, const Scalars& rates) {
   for (const Resume& resume : facts.resumes()) {
     if (resume.last_before == INT64_MIN) continue;
     const auto at = std::ranges::lower_bound(rates.points, resume.first, {}, &Point::iteration);
     const auto first = static_cast<std::size_t>(at - rates.points.begin());
     if (first == 0 || first == rates.points.size()) continue;
-    if (auto jump = jump_at_resume(facts, rates, resume, first)) return jump;
-    if (auto still = still_after_resume(facts, rates, resume, first)) return still;
+    if (auto jump = find_jump_at_resume(facts, rates, resume, first)) return jump;
+    if (auto constant = find_constant_after_resume(facts, rates, resume, first)) return constant;
   }
   return std::nullopt;
 }
 
-// The rate is zero up to the end of the run, for a part of it.
-std::optional<Finding> zero_at_end(const Facts& facts, const Scalars& rates) {
+// Detects a rate that is zero in the last part of the run.
+std::optional<Finding> find_zero_at_end(const Facts& facts, const Scalars& rates) {
   const Points& points = rates.points;
   std::size_t first = points.size();
   while (first > 0 && points[first - 1].value == 0) --first;
   const std::size_t zeros = points.size() - first;
-  const auto least = static_cast<double>(points.size()) * kPartZero;
-  if (first == 0 || zeros < kLeastZero || static_cast<double>(zeros) < least) return std::nullopt;
+  const auto min_zeros = static_cast<double>(points.size()) * kMinZeroShare;
+  if (first == 0 || zeros < kMinZeroSteps || static_cast<double>(zeros) < min_zeros)
+    return std::nullopt;
   return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
       fmt::format("the learning rate is zero in the last {} of {} steps, so they train "
@@ -123,18 +125,18 @@ std::optional<Finding> zero_at_end(const Facts& facts, const Scalars& rates) {
       "give it the number of optimizer steps");
 }
 
-// The rate falls to nothing and rises again step by step: a cosine that continues beyond its end. A
-// restart on purpose is one jump to the peak.
-std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) {
+// Detects a rate that falls to almost zero and then rises again step by step, as from a cosine
+// schedule that continues beyond its end. An intended restart is a single jump to the peak.
+std::optional<Finding> find_rise_after_end(const Facts& facts, const Scalars& rates) {
   const Points& points = rates.points;
   double peak = 0;
   for (std::size_t i = 1; i < points.size(); ++i) {
     peak = std::max(peak, points[i - 1].value);
     const Point& lowest = points[i];
-    if (lowest.value > kNothing * peak || points[i - 1].value <= lowest.value) continue;
+    if (lowest.value > kMaxFinalRate * peak || points[i - 1].value <= lowest.value) continue;
     std::size_t end = i;
     while (end + 1 < points.size() && points[end + 1].value > points[end].value) ++end;
-    if (end - i < kLeastRise || points[end].value < kRisen * peak) continue;
+    if (end - i < kMinRisingSteps || points[end].value < kMinRisenRate * peak) continue;
     return learning_rate_finding(
         rates, lowest.iteration, facts.last_iteration(),
         fmt::format(
@@ -151,9 +153,9 @@ std::optional<Finding> beyond_its_end(const Facts& facts, const Scalars& rates) 
 std::vector<Finding> find_learning_rate(const Facts& facts) {
   for (const std::string_view name : {"lr", "learning_rate"}) {
     for (const Scalars* rates : scalars_named(facts, name)) {
-      std::optional<Finding> found = at_resumes(facts, *rates);
-      if (!found) found = beyond_its_end(facts, *rates);
-      if (!found) found = zero_at_end(facts, *rates);
+      std::optional<Finding> found = find_at_resumes(facts, *rates);
+      if (!found) found = find_rise_after_end(facts, *rates);
+      if (!found) found = find_zero_at_end(facts, *rates);
       if (found) return {std::move(*found)};
     }
   }

@@ -2,43 +2,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "analysis/baseline.h"
-#include "analysis/rules/loss_level.h"
 #include "analysis/rules/rules.h"
+#include "analysis/series.h"
 
 namespace telens::analysis {
 namespace {
 
-constexpr double kSpreads = 5;
-constexpr double kLeastRise = 0.25;  // relative to the previous loss
-constexpr double kHigh = 1.7;        // times the loss before
-constexpr std::size_t kWindow = 12;  // steps of the past
-constexpr std::size_t kLeastPast = 5;
+constexpr double kMinSpreads = 5;      // times the spread of the past steps
+constexpr double kMinLossJump = 0.25;  // relative to the previous loss
+constexpr double kNewHeight = 1.7;     // times the previous loss
+constexpr std::size_t kWindow = 12;    // past steps
+constexpr std::size_t kMinPastSteps = 5;
 
-enum class Course : std::uint8_t { falls_again, stays_up, open };
+enum class LossCourse : std::uint8_t { falls_again, stays_up, open };
 
-// It stays up where over half of the rise is there in most of the next steps.
-Course summarize_course(const std::vector<Point>& losses, std::size_t at) {
+// Returns stays_up if more than half of the rise remains in most of the next 5 steps; open if fewer
+// than 2 were recorded.
+LossCourse summarize_course(const std::vector<Point>& losses, std::size_t at) {
   constexpr std::size_t kNext = 5;
-  constexpr std::size_t kLeastNext = 2;
+  constexpr std::size_t kMinNext = 2;
   const std::size_t next = std::min(kNext, losses.size() - at - 1);
-  if (next < kLeastNext) return Course::open;
+  if (next < kMinNext) return LossCourse::open;
   const double middle = (losses[at].value + losses[at - 1].value) / 2;
   const auto begin = losses.begin() + static_cast<std::ptrdiff_t>(at + 1);
   const auto above = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(next),
                                    [&](const Point& point) { return point.value > middle; });
-  return 2 * static_cast<std::size_t>(above) > next ? Course::stays_up : Course::falls_again;
+  return 2 * static_cast<std::size_t>(above) > next ? LossCourse::stays_up
+                                                    : LossCourse::falls_again;
 }
 
-std::string suggest_next_step(std::int64_t iteration, Course course) {
-  if (course == Course::stays_up) {
+std::string suggest_next_step(std::int64_t iteration, LossCourse course) {
+  if (course == LossCourse::stays_up) {
     return fmt::format(
         "check other changes in iteration {}: the data source, the loss function, the learning "
         "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the "
@@ -54,9 +59,9 @@ std::string suggest_next_step(std::int64_t iteration, Course course) {
 Finding loss_spike_finding(int rank, const std::vector<Point>& losses, std::size_t at) {
   const auto& [iteration, value] = losses[at];
   const Point& before = losses[at - 1];
-  const Course course = summarize_course(losses, at);
-  const bool stays = course == Course::stays_up;
-  const std::string_view end = course == Course::falls_again ? " and falls again" : "";
+  const LossCourse course = summarize_course(losses, at);
+  const bool stays = course == LossCourse::stays_up;
+  const std::string_view end = course == LossCourse::falls_again ? " and falls again" : "";
   return {.cause = "loss_spike",
           .place = {.rank = rank},
           .first = iteration,
@@ -70,6 +75,45 @@ Finding loss_spike_finding(int rank, const std::vector<Point>& losses, std::size
           .evidence = {{"loss", {}, iteration, value, ""},
                        {"loss", {}, before.iteration, before.value, "before"}},
           .next_step = suggest_next_step(iteration, course)};
+}
+
+struct LossRise {
+  std::int64_t first = 0;  // iteration
+  double before = 0;       // median of 8 losses
+  double after = 0;        // median of the next 8
+  double largest_before = 0;
+  double smallest_after = 0;
+};
+
+constexpr std::size_t kLevelSteps = 8;
+constexpr double kMinLevelRise = 0.2;  // relative to the median before
+
+std::vector<double> get_values(std::span<const Point> points) {
+  std::vector<double> values;
+  for (const Point& point : points) values.push_back(point.value);
+  return values;
+}
+
+// Returns the first rise after which 8 losses in a row are all larger than each of the 8 before, by
+// a fifth in the median. In a training at a high learning rate, the loss rises for only a few
+// steps.
+std::optional<LossRise> find_lasting_rise(const std::vector<Point>& all) {
+  std::vector<Point> losses;
+  std::ranges::copy_if(all, std::back_inserter(losses),
+                       [](const Point& point) { return std::isfinite(point.value); });
+  for (std::size_t i = kLevelSteps; i + kLevelSteps <= losses.size(); ++i) {
+    if (losses[i].value <= losses[i - 1].value) continue;
+    const std::span<const Point> before = std::span(losses).subspan(i - kLevelSteps, kLevelSteps);
+    const std::span<const Point> after = std::span(losses).subspan(i, kLevelSteps);
+    const double largest = std::ranges::max(before, {}, &Point::value).value;
+    const double smallest = std::ranges::min(after, {}, &Point::value).value;
+    if (smallest <= largest) continue;
+    const double usual = median(get_values(before));
+    const double now = median(get_values(after));
+    if (now - usual < kMinLevelRise * std::abs(usual)) continue;
+    return LossRise{losses[i].iteration, usual, now, largest, smallest};
+  }
+  return std::nullopt;
 }
 
 Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
@@ -86,33 +130,34 @@ Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
                        {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
                        {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
                        {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
-          .next_step = suggest_next_step(rise.first, Course::stays_up)};
+          .next_step = suggest_next_step(rise.first, LossCourse::stays_up)};
 }
 
-// The first steps after a resume, in which a loss in the checkpoint shows and the training loss
-// returns to earlier values.
+// Returns true in the first steps after a resume. If the checkpoint lost state, the loss returns to
+// earlier values in these steps.
 bool is_resumed(const Facts& facts, std::int64_t iteration) {
-  constexpr std::int64_t kSteps = 2;
+  constexpr std::int64_t kResumeSteps = 2;
   return std::ranges::any_of(facts.resumes(), [&](const Resume& resume) {
-    return iteration >= resume.first && iteration <= resume.first + kSteps;
+    return iteration >= resume.first && iteration <= resume.first + kResumeSteps;
   });
 }
 
-// A training at a high learning rate goes back to losses that it had before.
+// Returns true if the loss exceeds all earlier losses or kNewHeight times the previous loss. In a
+// training at a high learning rate, the loss often returns to earlier values.
 bool is_new_height(const std::vector<Point>& losses, std::size_t at) {
   const auto now = losses.begin() + static_cast<std::ptrdiff_t>(at);
   const auto largest = std::ranges::max_element(losses.begin(), now, {}, &Point::value);
-  return now->value > largest->value || now->value > kHigh * std::prev(now)->value;
+  return now->value > largest->value || now->value > kNewHeight * std::prev(now)->value;
 }
 
-std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
+std::optional<Finding> find_jump_in(const Facts& facts, const Scalars& scalars) {
   std::vector<double> steps;
   for (std::size_t i = 1; i < scalars.points.size(); ++i) {
     const double value = scalars.points[i].value;
     const double before = scalars.points[i - 1].value;
     const double step = value - before;
-    if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
-        step > kSpreads * spread(steps) &&
+    if (steps.size() >= kMinPastSteps && step > kMinLossJump * std::abs(before) &&
+        step > kMinSpreads * spread(steps) &&
         (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
       return loss_spike_finding(scalars.rank, scalars.points, i);
     }
@@ -125,8 +170,8 @@ std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
 std::vector<Finding> find_loss_spike(const Facts& facts) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
-    if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
-    if (const auto rise = first_rise_that_stays(scalars.points)) {
+    if (auto jump = find_jump_in(facts, scalars)) return {std::move(*jump)};
+    if (const auto rise = find_lasting_rise(scalars.points)) {
       return {make_rise_finding(facts, scalars.rank, *rise)};
     }
   }

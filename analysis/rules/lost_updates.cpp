@@ -11,57 +11,56 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::string_view kLost = "lost_updates%";
+constexpr std::string_view kLostUpdates = "lost_updates%";
 
 // Percent. An update is lost if it is smaller than half a unit in the last place of its weight.
-// With nearest rounding a share p of lost updates leaves 1 - p of the elements moving, so from one
-// half on most of the model stands still. Of weights from a normal distribution with standard
-// deviation s and updates of size u = lr, BF16 (half a unit: 2^-9 to 2^-8 of the weight) loses half
-// at s = 540 u, and 5 % at s = 180 u: the share passes one half within a factor of 3, so the limit
-// matters little.
-constexpr double kMost = 50;
-constexpr std::size_t kLeastReads = 2;
+// With nearest rounding, a share p of lost updates means that 1 - p of the elements change, so
+// above one half most of the model does not train. The exact limit matters little. For weights from
+// a normal distribution with standard deviation s and updates of size u = lr, BF16 (half a unit is
+// 2^-9 to 2^-8 of the weight) loses 5 % of the updates at s = 180 u and already half at s = 540 u.
+constexpr double kMinLostShare = 50;
+constexpr std::size_t kMinLostReads = 2;
 
-// The share over a training, each read weighted by its learning rate: what is lost while the rate
-// warms up or has decayed to nothing would not have moved the model.
-struct Share {
+// The share of lost updates in the whole run, each read weighted by its learning rate. Updates that
+// are lost while the rate warms up or after it has decayed would hardly have changed the model.
+struct LostShare {
   double percent = 0;
-  std::int64_t first = 0;  // read at which half or more was lost
-  std::int64_t last = 0;
+  std::int64_t first = 0;  // first read in which at least half was lost
+  std::int64_t last = 0;   // last such read
   double at_first = 0;
 };
 
-std::optional<Share> share_of(const std::vector<Point>& reads, const Scalars* rates) {
+std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, const Scalars* rates) {
   double lost = 0;
   double weights = 0;
-  std::optional<Share> share;
+  std::optional<LostShare> share;
   for (const auto& [iteration, percent] : reads) {
     const double weight = rates != nullptr ? value_at(*rates, iteration).value_or(0) : 1;
     lost += weight * percent;
     weights += weight;
-    if (percent < kMost) continue;
-    if (!share) share = Share{.first = iteration, .at_first = percent};
+    if (percent < kMinLostShare) continue;
+    if (!share) share = LostShare{.first = iteration, .at_first = percent};
     share->last = iteration;
   }
-  if (!share || reads.size() < kLeastReads || !(weights > 0) || lost / weights < kMost) {
+  if (!share || reads.size() < kMinLostReads || !(weights > 0) || lost / weights < kMinLostShare) {
     return std::nullopt;
   }
   share->percent = lost / weights;
   return share;
 }
 
-// The layer that loses most, and how many lose half or more.
-struct Layers {
+// The layer with the largest share, and the number of layers that lose at least half.
+struct AffectedLayers {
   const Series* worst = nullptr;
   double percent = 0;
   std::size_t affected = 0;
 };
 
-Layers find_layers(const Facts& facts, int rank, const Scalars* rates) {
-  Layers layers;
-  for (const Series* series : facts.with(kLost)) {
+AffectedLayers find_affected_layers(const Facts& facts, int rank, const Scalars* rates) {
+  AffectedLayers layers;
+  for (const Series* series : facts.with(kLostUpdates)) {
     if (series->place.rank != rank) continue;
-    const auto share = share_of(series->points, rates);
+    const auto share = compute_lost_share(series->points, rates);
     if (!share) continue;
     ++layers.affected;
     if (layers.worst == nullptr || share->percent > layers.percent) {
@@ -73,11 +72,11 @@ Layers find_layers(const Facts& facts, int rank, const Scalars* rates) {
 }
 
 std::vector<Finding> find_lost_updates(const Facts& facts) {
-  for (const Scalars* lost : scalars_named(facts, kLost)) {
+  for (const Scalars* lost : scalars_named(facts, kLostUpdates)) {
     const Scalars* rates = scalar_beside(facts, *lost, "lr");
-    const auto share = share_of(lost->points, rates);
+    const auto share = compute_lost_share(lost->points, rates);
     if (!share) continue;
-    const Layers layers = find_layers(facts, lost->rank, rates);
+    const AffectedLayers layers = find_affected_layers(facts, lost->rank, rates);
     Finding finding{
         .cause = "lost_updates",
         .place = layers.worst != nullptr ? layers.worst->place : Place{.rank = lost->rank},
@@ -90,9 +89,9 @@ std::vector<Finding> find_lost_updates(const Facts& facts) {
                         share->percent,
                         layers.affected > 1 ? fmt::format(", in {} layers", layers.affected) : ""),
         .evidence = {
-            {std::string(kLost), {.rank = lost->rank}, share->first, share->at_first, ""}}};
+            {std::string(kLostUpdates), {.rank = lost->rank}, share->first, share->at_first, ""}}};
     if (layers.worst != nullptr) {
-      finding.evidence.push_back({std::string(kLost), layers.worst->place,
+      finding.evidence.push_back({std::string(kLostUpdates), layers.worst->place,
                                   layers.worst->points.front().iteration,
                                   layers.worst->points.front().value, ""});
     }
@@ -116,7 +115,7 @@ Rule lost_updates() {
           "Losses during warm-up or after the rate has decayed count little. Visible from the "
           "first step on.",
       .stage = Stage::update,
-      .required = {kLost},
+      .required = {kLostUpdates},
       .needs_optimizer = true,
       .recorded_by = "telens.watch",
       .alternatives =

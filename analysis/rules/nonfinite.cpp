@@ -16,11 +16,13 @@
 namespace telens::analysis {
 namespace {
 
-// The first count above zero, by iteration and then by turn.
+// Returns the tensor that is the first to have a non-finite element, by iteration and then in
+// training order, and sets `iteration`. Ignores steps that a loss scaler skipped. Returns nullptr
+// if there is none.
 const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
   const std::set<std::int64_t> skipped = steps_skipped_by_loss_scaler(facts);
   const Series* origin = nullptr;
-  for (const Series* series : facts.with("nonfinite")) {  // by turn
+  for (const Series* series : facts.with("nonfinite")) {  // in training order
     for (const Point& point : series->points) {
       if (!(point.value > 0) || skipped.contains(point.iteration)) continue;
       if (origin == nullptr || point.iteration < iteration) {
@@ -33,8 +35,8 @@ const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
   return origin;
 }
 
-// The product of finite operands is the GEMM's own doing.
-std::optional<Gemm> gemm_that_made(const Series& origin) {
+// Returns the GEMM that computed the tensor; for an operand, the GEMM it was recorded for, if any.
+std::optional<Gemm> get_producing_gemm(const Series& origin) {
   switch (*origin.place.tensor) {
     case TensorName::output:
       return Gemm::fprop;
@@ -49,7 +51,7 @@ std::optional<Gemm> gemm_that_made(const Series& origin) {
 
 bool is_backward(const Place& place) { return std::get<0>(get_order_in_step(place)) == 1; }
 
-// True if the tensor was recorded in the iteration, and all of its elements were finite.
+// Returns true if the tensor was recorded in the iteration and all of its elements were finite.
 bool was_finite(const Facts& facts, Place place, TensorName tensor, std::int64_t iteration) {
   place.tensor = tensor;
   place.gemm.reset();
@@ -57,33 +59,35 @@ bool was_finite(const Facts& facts, Place place, TensorName tensor, std::int64_t
   return series != nullptr && series->at(iteration) == 0.0;
 }
 
-// The last tensor of the forward pass, or of the backward pass, that was recorded in the iteration.
+// Returns the last tensor of the forward or backward pass that was recorded in the iteration,
+// except weights.
 const Series* last_recorded(const Facts& facts, bool backward, std::int64_t iteration) {
   const Series* last = nullptr;
-  for (const Series* series : facts.with("nonfinite")) {  // by turn
-    const bool counts = is_backward(series->place) == backward &&
-                        series->place.tensor != TensorName::weight && series->at(iteration);
-    if (counts) last = series;
+  for (const Series* series : facts.with("nonfinite")) {  // in training order
+    const bool is_candidate = is_backward(series->place) == backward &&
+                              series->place.tensor != TensorName::weight && series->at(iteration);
+    if (is_candidate) last = series;
   }
   return last;
 }
 
-const Scalars* find_scalars(const Facts& facts, std::string_view name, int rank) {
+const Scalars* find_scalar_series(const Facts& facts, std::string_view name, int rank) {
   const auto found = std::ranges::find_if(
       facts.scalars(), [&](const Scalars& each) { return each.name == name && each.rank == rank; });
   return found == facts.scalars().end() ? nullptr : &*found;
 }
 
-std::optional<double> value_at(const Scalars* scalars, std::int64_t iteration) {
+std::optional<double> get_scalar(const Scalars* scalars, std::int64_t iteration) {
   if (scalars == nullptr) return std::nullopt;
   const auto found = std::ranges::find(scalars->points, iteration, &Point::iteration);
   return found == scalars->points.end() ? std::nullopt : std::optional(found->value);
 }
 
-// When a scalar is known within a step. Scalars of other names belong to the program.
+// The point within a step at which a scalar is computed. It is unknown for scalars that only the
+// program knows (`program`).
 enum class Moment : std::uint8_t { loss, program, before_update, after_update };
 
-struct BadScalar {
+struct NonfiniteScalar {
   const Scalars* scalars = nullptr;
   Point point;
   Moment moment = Moment::program;
@@ -96,16 +100,16 @@ Moment get_moment(std::string_view name) {
   return name == "update_to_weight" ? Moment::after_update : Moment::program;
 }
 
-// The first one, by iteration and then by its moment in the step.
-std::optional<BadScalar> first_bad_scalar(const Facts& facts) {
+// Returns the first non-finite scalar, by iteration and then by its moment in the step.
+std::optional<NonfiniteScalar> find_nonfinite_scalar(const Facts& facts) {
   const std::set<std::int64_t> skipped = steps_skipped_by_loss_scaler(facts);
-  std::optional<BadScalar> first;
+  std::optional<NonfiniteScalar> first;
   for (const Scalars& scalars : facts.scalars()) {
     const Moment moment = get_moment(scalars.name);
     for (const Point& point : scalars.points) {
       if (std::isfinite(point.value)) continue;
       if (moment != Moment::loss && skipped.contains(point.iteration)) continue;
-      const auto is_before = [&](const BadScalar& known) {
+      const auto is_before = [&](const NonfiniteScalar& known) {
         return std::tuple(known.point.iteration, known.moment) <=
                std::tuple(point.iteration, moment);
       };
@@ -119,8 +123,9 @@ std::optional<BadScalar> first_bad_scalar(const Facts& facts) {
 constexpr std::string_view kAfterBackward =
     "accumulation into .grad or main_grad, the reduction over ranks, unscaling, clipping";
 
-// Returns "; its gradient was finite ..." if that was recorded.
-std::string gradient_before(const Facts& facts, const Series& weight, std::int64_t first) {
+// Returns a clause on the origin of a non-finite weight: that it is so from the first record on, or
+// that its gradient was finite before. Returns "" if neither was recorded.
+std::string describe_weight_origin(const Facts& facts, const Series& weight, std::int64_t first) {
   if (first == facts.first_iteration() && weight.points.front().iteration == first)
     return "; it is so from the first recorded iteration on: the initialization or a checkpoint";
   Place place = weight.place;
@@ -134,8 +139,8 @@ std::string gradient_before(const Facts& facts, const Series& weight, std::int64
       last->iteration, kAfterBackward);
 }
 
-// Whether the operands of the product are known to be finite.
-std::string about_operands(const Facts& facts, const Place& place, std::int64_t iteration) {
+// Returns a clause that states whether the operands of the GEMM were finite.
+std::string describe_operands(const Facts& facts, const Place& place, std::int64_t iteration) {
   if (!place.gemm) return "whether its operands were finite was not recorded";
   bool all = true;
   for (const TensorName tensor : kAllTensors) {
@@ -147,8 +152,8 @@ std::string about_operands(const Facts& facts, const Place& place, std::int64_t 
                                     : "its operands were finite, so the product made it";
 }
 
-// The question that the numbers leave open, and how to answer it.
-std::string suggest_next_step(const Facts& facts, const Place& place, std::int64_t iteration) {
+// Returns the next step: the code that may be the origin of this tensor, and how to find it.
+std::string suggest_search(const Facts& facts, const Place& place, std::int64_t iteration) {
   switch (*place.tensor) {
     case TensorName::weight:
       return fmt::format(
@@ -180,11 +185,11 @@ std::string suggest_next_step(const Facts& facts, const Place& place, std::int64
           "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax --layer '{{layer}}'; "
           "{1}: from the last checkpoint on, configs/nan_hunt.yaml keeps operands and result of "
           "each GEMM, and telens replay recomputes it",
-          iteration, about_operands(facts, place, iteration));
+          iteration, describe_operands(facts, place, iteration));
   }
 }
 
-std::size_t places_with(const Facts& facts) {
+std::size_t count_nonfinite_places(const Facts& facts) {
   std::size_t places = 0;
   for (const Series* series : facts.with("nonfinite")) {
     for (const Point& point : series->points) {
@@ -198,9 +203,9 @@ std::size_t places_with(const Facts& facts) {
 
 std::string name_value(double value) { return std::isnan(value) ? "NaN" : "infinite"; }
 
-// "while every recorded tensor of the forward pass is finite, up to head output"; empty if none was
-// recorded in the iteration.
-std::string finite_up_to(const Facts& facts, bool backward, std::int64_t iteration) {
+// Returns "every recorded tensor of the forward pass is finite, up to head output", or "" if none
+// was recorded in the iteration.
+std::string describe_finite_pass(const Facts& facts, bool backward, std::int64_t iteration) {
   const Series* last = last_recorded(facts, backward, iteration);
   if (last == nullptr) return "";
   return fmt::format("every recorded tensor of the {} pass is finite, up to {} {}",
@@ -208,7 +213,7 @@ std::string finite_up_to(const Facts& facts, bool backward, std::int64_t iterati
                      telens::get_name(*last->place.tensor));
 }
 
-std::string loss_step(const Facts& facts, std::int64_t iteration) {
+std::string suggest_loss_check(const Facts& facts, std::int64_t iteration) {
   const Series* last = last_recorded(facts, false, iteration);
   if (last == nullptr) {
     return fmt::format(
@@ -222,20 +227,21 @@ std::string loss_step(const Facts& facts, std::int64_t iteration) {
       facts.layer_name(last->place.layer), iteration);
 }
 
-Finding about_loss(const Facts& facts, const BadScalar& loss) {
+Finding make_loss_finding(const Facts& facts, const NonfiniteScalar& loss) {
   const std::int64_t iteration = loss.point.iteration;
-  const std::string up_to = finite_up_to(facts, false, iteration);
+  const std::string up_to = describe_finite_pass(facts, false, iteration);
   return {.cause = "nonfinite",
           .place = {.rank = loss.scalars->rank},
           .summary = fmt::format(
               "the loss itself is {}{}", name_value(loss.point.value),
               up_to.empty() ? "; no tensor of this iteration was recorded" : ", while " + up_to),
-          .next_step = loss_step(facts, iteration)};
+          .next_step = suggest_loss_check(facts, iteration)};
 }
 
-// Weights that are not finite in the first record after the iteration.
-std::vector<const Series*> bad_weights_after(const Facts& facts, std::int64_t iteration,
-                                             std::size_t& recorded) {
+// Returns the weights that are not finite in the first record after the iteration. Adds the number
+// of weights with such a record to `recorded`.
+std::vector<const Series*> find_nonfinite_weights(const Facts& facts, std::int64_t iteration,
+                                                  std::size_t& recorded) {
   std::vector<const Series*> bad;
   for (const Series* series : facts.with("nonfinite")) {
     if (series->place.tensor != TensorName::weight) continue;
@@ -247,28 +253,29 @@ std::vector<const Series*> bad_weights_after(const Facts& facts, std::int64_t it
   return bad;
 }
 
-// Describes the values known before an optimizer's number: gradients and grad_norm.
-std::string known_before(const Facts& facts, const BadScalar& scalar) {
+// Describes the last finite value before an optimizer's scalar: grad_norm or the gradients.
+std::string describe_last_finite(const Facts& facts, const NonfiniteScalar& scalar) {
   const std::int64_t iteration = scalar.point.iteration;
   if (scalar.moment == Moment::after_update) {
     std::string name = scalar.scalars->name;
     name.replace(name.size() - std::string_view("update_to_weight").size(), name.size(),
                  "grad_norm");
-    if (value_at(find_scalars(facts, name, scalar.scalars->rank), iteration))
+    if (get_scalar(find_scalar_series(facts, name, scalar.scalars->rank), iteration))
       return "grad_norm is finite: the optimizer's step made it";
   }
-  const std::string up_to = finite_up_to(facts, true, iteration);
+  const std::string up_to = describe_finite_pass(facts, true, iteration);
   if (up_to.empty()) return "no gradient of this iteration was recorded";
   return up_to + ": it began after the backward pass, or in a parameter that is not recorded";
 }
 
-Finding about_update(const Facts& facts, const BadScalar& scalar) {
+Finding make_update_finding(const Facts& facts, const NonfiniteScalar& scalar) {
   const std::int64_t iteration = scalar.point.iteration;
   Finding finding{.cause = "nonfinite", .place = {.rank = scalar.scalars->rank}};
-  finding.summary = fmt::format("{} is {}, while {}", scalar.scalars->name,
-                                name_value(scalar.point.value), known_before(facts, scalar));
+  finding.summary =
+      fmt::format("{} is {}, while {}", scalar.scalars->name, name_value(scalar.point.value),
+                  describe_last_finite(facts, scalar));
   std::size_t recorded = 0;
-  const auto bad = bad_weights_after(facts, iteration, recorded);
+  const auto bad = find_nonfinite_weights(facts, iteration, recorded);
   if (!bad.empty() && (bad.size() < recorded || recorded == 1)) {
     const Series& weight = *bad.front();
     const auto next = std::ranges::upper_bound(weight.points, iteration, {}, &Point::iteration);
@@ -289,15 +296,15 @@ Finding about_update(const Facts& facts, const BadScalar& scalar) {
   return finding;
 }
 
-Finding about_scalar(const Facts& facts, const BadScalar& scalar) {
+Finding make_scalar_finding(const Facts& facts, const NonfiniteScalar& scalar) {
   Finding finding;
   switch (scalar.moment) {
     case Moment::loss:
-      finding = about_loss(facts, scalar);
+      finding = make_loss_finding(facts, scalar);
       break;
     case Moment::before_update:
     case Moment::after_update:
-      finding = about_update(facts, scalar);
+      finding = make_update_finding(facts, scalar);
       break;
     case Moment::program:
       finding = {.cause = "nonfinite",
@@ -319,36 +326,36 @@ Finding about_scalar(const Facts& facts, const BadScalar& scalar) {
   return finding;
 }
 
-// A gradient follows from a loss that is not finite: autograd multiplies by it.
-void add_bad_loss(const Facts& facts, const BadScalar& loss, Finding& finding) {
-  const Finding of_loss = about_scalar(facts, loss);
-  finding.summary = fmt::format("{}; {}", of_loss.summary, finding.summary);
-  finding.next_step = of_loss.next_step;
-  finding.evidence.insert(finding.evidence.begin(), of_loss.evidence.front());
+// Reports the non-finite loss as the origin of a non-finite gradient: autograd multiplies by it.
+void add_nonfinite_loss(const Facts& facts, const NonfiniteScalar& loss, Finding& finding) {
+  const Finding loss_finding = make_scalar_finding(facts, loss);
+  finding.summary = fmt::format("{}; {}", loss_finding.summary, finding.summary);
+  finding.next_step = loss_finding.next_step;
+  finding.evidence.insert(finding.evidence.begin(), loss_finding.evidence.front());
 }
 
 std::vector<Finding> find_nonfinite(const Facts& facts) {
-  const std::optional<BadScalar> scalar = first_bad_scalar(facts);
+  const std::optional<NonfiniteScalar> scalar = find_nonfinite_scalar(facts);
   std::int64_t first = 0;
   const Series* origin = first_nonfinite(facts, first);
   if (origin == nullptr || (scalar && scalar->point.iteration < first)) {
-    return scalar ? std::vector{about_scalar(facts, *scalar)} : std::vector<Finding>();
+    return scalar ? std::vector{make_scalar_finding(facts, *scalar)} : std::vector<Finding>();
   }
   Finding finding{.cause = "nonfinite",
                   .place = origin->place,
                   .first = first,
                   .last = origin->points.back().iteration,
                   .confidence = kProven};
-  finding.place.gemm = gemm_that_made(*origin);
+  finding.place.gemm = get_producing_gemm(*origin);
   const double count = *origin->at(first);
   finding.summary = fmt::format("{:.0f} element{} not finite", count, count == 1 ? " is" : "s are");
-  if (const std::size_t others = places_with(facts) - 1; others > 0) {
+  if (const std::size_t others = count_nonfinite_places(facts) - 1; others > 0) {
     finding.summary += fmt::format("; {} other tensor{} non-finite with or after it", others,
                                    others == 1 ? " becomes" : "s become");
   }
   if (*origin->place.tensor == TensorName::weight)
-    finding.summary += gradient_before(facts, *origin, first);
-  finding.next_step = suggest_next_step(facts, finding.place, first);
+    finding.summary += describe_weight_origin(facts, *origin, first);
+  finding.next_step = suggest_search(facts, finding.place, first);
   for (const std::string_view name : {"nonfinite", "nan", "posinf", "neginf"}) {
     const Series* series = facts.beside(*origin, name);
     const auto value = series != nullptr ? series->at(first) : std::nullopt;
@@ -364,7 +371,7 @@ std::vector<Finding> find_nonfinite(const Facts& facts) {
   }
   const bool after_loss = scalar && scalar->point.iteration == first &&
                           scalar->moment == Moment::loss && is_backward(origin->place);
-  if (after_loss) add_bad_loss(facts, *scalar, finding);
+  if (after_loss) add_nonfinite_loss(facts, *scalar, finding);
   return {finding};
 }
 

@@ -16,17 +16,17 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::int64_t kBeginning = 2;  // iterations
+constexpr std::int64_t kMaxFirstRecord = 2;  // iterations after the start of the run
 
-// A norm in the first iteration, in root mean squares.
-struct Norm {
+// A norm in its first iteration.
+struct InitialNorm {
   Place place;  // its weight
   std::int64_t iteration = 0;
-  double gain = 0;
-  double mean = 0;
-  double deviation = 0;
-  double input = 0;
-  double output = 0;
+  double gain = 0;       // root mean square of the gains
+  double mean = 0;       // of the gains
+  double deviation = 0;  // of the gains
+  double input = 0;      // root mean square
+  double output = 0;     // root mean square
 };
 
 std::optional<double> size(const Facts& facts, Place place, TensorName tensor, std::int64_t at) {
@@ -40,13 +40,13 @@ std::optional<double> value(const Facts& facts, const Place& place, std::string_
   return series != nullptr ? series->at(at) : std::nullopt;
 }
 
-std::vector<Norm> first_norms(const Facts& facts) {
-  std::vector<Norm> norms;
+std::vector<InitialNorm> list_initial_norms(const Facts& facts) {
+  std::vector<InitialNorm> norms;
   for (const Series& gains : root_mean_squares(facts, TensorName::weight)) {
     const Place& place = gains.place;
     if (gains.points.empty() || !is_norm(facts.layer_name(place.layer))) continue;
     const std::int64_t at = gains.points.front().iteration;
-    if (at > facts.first_iteration() + kBeginning) continue;
+    if (at > facts.first_iteration() + kMaxFirstRecord) continue;
     const auto mean = value(facts, place, "mean", at);
     const auto deviation = value(facts, place, "std", at);
     const auto input = size(facts, place, TensorName::activation, at);
@@ -57,8 +57,8 @@ std::vector<Norm> first_norms(const Facts& facts) {
   return norms;
 }
 
-// The input of the layer after this one is zero: nothing goes around the norm.
-bool silences_next(const Facts& facts, const Norm& norm) {
+// Returns true if the input of the next layer is zero: no residual path bypasses the norm.
+bool silences_next(const Facts& facts, const InitialNorm& norm) {
   const Series* next = nullptr;
   const auto inputs = root_mean_squares(facts, TensorName::activation);
   for (const Series& each : inputs) {
@@ -68,31 +68,31 @@ bool silences_next(const Facts& facts, const Norm& norm) {
   return next != nullptr && next->at(norm.iteration) == 0;
 }
 
-bool is_nearly(double value, double expected) {
-  constexpr double kNearly = 0.03;
-  return std::abs(value - expected) <= kNearly * expected;
+bool is_near(double value, double expected) {
+  constexpr double kTolerance = 0.03;
+  return std::abs(value - expected) <= kTolerance * expected;
 }
 
-// A sentence about the norm, or "" if its gain is usual.
-std::string judge(const Facts& facts, const Norm& norm) {
+// Returns a clause about the norm, or "" if its gain is as usual.
+std::string judge_gain(const Facts& facts, const InitialNorm& norm) {
   if (norm.input > 0 && norm.gain == 0 && norm.output == 0) {
     if (!silences_next(facts, norm)) return "";
     return "the gain of the norm begins as 0, so its output is 0 and no gradient reaches the "
            "layers "
            "before it";
   }
-  if (norm.deviation == 0 && norm.mean == 1 && is_nearly(norm.output, 2)) {
+  if (norm.deviation == 0 && norm.mean == 1 && is_near(norm.output, 2)) {
     return fmt::format(
         "the output of the norm has a root mean square of {:.3g} with weights of 1: it "
         "adds one to its weights, which have to begin as 0",
         norm.output);
   }
-  constexpr double kCentered = 0.5;  // of the root mean square
-  constexpr double kSmall = 0.3;
-  constexpr double kAlike = 0.3;
-  const bool is_around_zero = norm.gain > 0 && norm.gain < kSmall &&
-                              std::abs(norm.mean) < kCentered * norm.gain &&
-                              std::abs(norm.output / norm.gain - 1) < kAlike;
+  constexpr double kMaxMean = 0.5;  // relative to the root mean square
+  constexpr double kMaxGain = 0.3;
+  constexpr double kMaxOutputError = 0.3;
+  const bool is_around_zero = norm.gain > 0 && norm.gain < kMaxGain &&
+                              std::abs(norm.mean) < kMaxMean * norm.gain &&
+                              std::abs(norm.output / norm.gain - 1) < kMaxOutputError;
   if (is_around_zero && norm.deviation > 0) {
     return fmt::format(
         "the gains of the norm are centered at 0 with a root mean square of {:.3g}, as if one "
@@ -111,14 +111,14 @@ bool is_norm(std::string_view layer) {
          (std::isdigit(static_cast<unsigned char>(name.back())) != 0 || name.back() == '_')) {
     name.pop_back();
   }
-  // Not "layernorm_linear_qkv", which is a product after a norm.
+  // Excludes "layernorm_linear_qkv", a linear layer after a norm.
   return name.ends_with("norm") || name.starts_with("ln_") || name == "ln" || name.ends_with("_ln");
 }
 
-std::vector<Finding> wrong_gains(const Facts& facts) {
+std::vector<Finding> find_wrong_gains(const Facts& facts) {
   std::vector<Finding> found;
-  for (const Norm& norm : first_norms(facts)) {
-    std::string summary = judge(facts, norm);
+  for (const InitialNorm& norm : list_initial_norms(facts)) {
+    std::string summary = judge_gain(facts, norm);
     if (summary.empty()) continue;
     Place output = norm.place;
     output.tensor = TensorName::output;

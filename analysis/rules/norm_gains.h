@@ -1,4 +1,4 @@
-// Recognizes norms and gains that begin wrong.
+// Recognizes norms by name and checks the initial values of their gains.
 #pragma once
 
 #include <string_view>
@@ -9,12 +9,14 @@
 
 namespace telens::analysis {
 
-// True if the last part of the layer's name says that it is a norm: "input_layernorm", "norm",
-// "ln_1".
+// Returns true if the last component of the layer's name is the name of a norm: "input_layernorm",
+// "norm", "ln_1".
 bool is_norm(std::string_view layer);
 
-// Returns norms whose gain begins as zero and silences the next layer, as one in a norm that adds
-// one to it, or around zero as if one had been subtracted from it.
-std::vector<Finding> wrong_gains(const Facts& facts);
+// Returns a finding for each norm whose gain starts
+// - at 0, so that the input of the next layer is 0,
+// - at 1, although the norm adds 1 to it, or
+// - around 0, as if 1 had been subtracted, although the norm does not add 1.
+std::vector<Finding> find_wrong_gains(const Facts& facts);
 
 }  // namespace telens::analysis

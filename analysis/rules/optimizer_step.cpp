@@ -15,13 +15,13 @@
 namespace telens::analysis {
 namespace {
 
-// The first step of Adam changes an element by lr |g| / (|g| + eps), which is lr for all gradients
-// well above eps. Decoupled weight decay adds lr * decay * |w|: 10 % for a decay of 0.1 and a
-// weight of 1, in one direction or the other, so the median moves by less. A step counter that is
-// one ahead gives a factor of sqrt(1 + b2) / (1 + b1): 0.74 for (0.9, 0.999) and 0.735 for (0.9,
-// 0.95).
-constexpr double kMost = 1.2;
-constexpr double kLeast = 1 / kMost;
+// Limits of the first step of Adam, in units of the learning rate. The step changes an element by
+// lr |g| / (|g| + eps), which is lr for all gradients well above eps. Decoupled weight decay adds
+// lr * decay * |w|: 10 % for a decay of 0.1 and a weight of 1, with either sign, so the median
+// changes by less. A step counter that is one ahead causes a factor of
+// sqrt(1 + b2) / (1 + b1): 0.74 for betas (0.9, 0.999) and 0.735 for (0.9, 0.95).
+constexpr double kMaxFirstChange = 1.2;
+constexpr double kMinFirstChange = 1 / kMaxFirstChange;
 
 const Resume* resume_at(const Facts& facts, std::int64_t iteration) {
   const auto found = std::ranges::find_if(facts.resumes(), [&](const Resume& resume) {
@@ -30,36 +30,37 @@ const Resume* resume_at(const Facts& facts, std::int64_t iteration) {
   return found == facts.resumes().end() ? nullptr : &*found;
 }
 
-// With its usual betas Adam changes an element by at most about (1 - b1) / sqrt(1 - b2) = 3.2 times
-// the learning rate, and the root mean square of a weight by no more.
-constexpr double kMostOfAdam = 5;
+// In units of the learning rate. With its usual betas, Adam changes an element by at most about
+// (1 - b1) / sqrt(1 - b2) = 3.2 times the learning rate, and so the root mean square of a weight.
+constexpr double kMaxAdamChange = 5;
 
-// The first of two steps in succession in which most weights change by more than Adam can.
+// Returns the first of two consecutive steps that change most weights by more than Adam can.
 std::optional<std::int64_t> first_impossible_step(const Facts& facts, const Scalars& rates) {
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
-  std::map<std::int64_t, std::size_t> counts;  // by the iteration whose step it was
-  std::size_t products = 0;
+  std::map<std::int64_t, std::size_t> counts;  // weights, by the iteration of the step
+  std::size_t compared_weights = 0;
   for (const Series& sizes : weights) {
     if (is_norm(facts.layer_name(sizes.place.layer))) continue;
-    ++products;
+    ++compared_weights;
     for (std::size_t i = 1; i < sizes.points.size(); ++i) {
       const auto& [iteration, value] = sizes.points[i];
       const Point& before = sizes.points[i - 1];
       const auto rate = value_at(rates, before.iteration);
       if (iteration != before.iteration + 1 || !rate || !(*rate > 0)) continue;
-      if (std::abs(value - before.value) > kMostOfAdam * *rate) ++counts[before.iteration];
+      if (std::abs(value - before.value) > kMaxAdamChange * *rate) ++counts[before.iteration];
     }
   }
   for (const auto& [iteration, count] : counts) {
     const auto next = counts.find(iteration + 1);
-    if (2 * count >= products && next != counts.end() && 2 * next->second >= products) {
+    if (2 * count >= compared_weights && next != counts.end() &&
+        2 * next->second >= compared_weights) {
       return iteration;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Finding> impossible_steps(const Facts& facts, const Scalars& first_updates) {
+std::optional<Finding> find_impossible_steps(const Facts& facts, const Scalars& first_updates) {
   const Scalars* rates = scalar_beside(facts, first_updates, "lr");
   const auto first = rates != nullptr ? first_impossible_step(facts, *rates) : std::nullopt;
   if (!first) return std::nullopt;
@@ -72,7 +73,7 @@ std::optional<Finding> impossible_steps(const Facts& facts, const Scalars& first
       .summary = fmt::format("the steps change most weights by more than {:.0f} times the learning "
                              "rate, which Adam cannot do: its second moment is too small, as after "
                              "rounding to zero",
-                             kMostOfAdam),
+                             kMaxAdamChange),
       .evidence = {{rates->name, {}, *first, *value_at(*rates, *first), ""}},
       .next_step =
           "look at optimizer.state[parameter]['exp_avg_sq']: keep it in FP32, or in 8 bits with a "
@@ -98,7 +99,8 @@ std::vector<Finding> find_optimizer_step(const Facts& facts) {
             "and check that optimizer.state is not empty before the first step";
         return {std::move(finding)};
       }
-      if (!std::isfinite(change) || (change >= kLeast && change <= kMost)) continue;
+      if (!std::isfinite(change) || (change >= kMinFirstChange && change <= kMaxFirstChange))
+        continue;
       finding.last = facts.last_iteration();
       finding.summary = fmt::format(
           "the first step of Adam changes a weight by {:.3g} times the learning rate instead of 1: "
@@ -106,7 +108,7 @@ std::vector<Finding> find_optimizer_step(const Facts& facts) {
           change);
       return {std::move(finding)};
     }
-    if (auto found = impossible_steps(facts, *steps)) return {std::move(*found)};
+    if (auto found = find_impossible_steps(facts, *steps)) return {std::move(*found)};
   }
   return {};
 }

@@ -12,32 +12,35 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::size_t kSteps = 7;      // on end that go to and fro
-constexpr double kTimesPast = 4;       // the steps before
-constexpr std::size_t kLeastPast = 4;  // steps
-constexpr std::size_t kPast = 16;      // steps that are compared with, at the most
-constexpr double kLeastOfSize = 1e-3;  // times the root mean square
+constexpr std::size_t kMinAlternations = 7;  // consecutive steps in alternating directions
+constexpr double kTimesPastStep = 4;         // times the median past step
+constexpr std::size_t kMinComparedSteps = 4;
+constexpr std::size_t kMaxComparedSteps = 16;
+constexpr double kMinRelativeStep = 1e-3;  // times the first standard deviation
 
-// Since when the statistic goes up and down from step to step, by more than it moved before.
+// Returns the index of the first point of an oscillation: the statistic rises and falls in
+// alternating steps that are larger than before.
 std::optional<std::size_t> first_oscillation(const std::vector<Point>& points, double size) {
   std::vector<double> steps;
   for (std::size_t i = 1; i < points.size(); ++i) {
     steps.push_back(points[i].value - points[i - 1].value);
   }
-  for (std::size_t i = kLeastPast; i + kSteps <= steps.size(); ++i) {
+  for (std::size_t i = kMinComparedSteps; i + kMinAlternations <= steps.size(); ++i) {
     std::vector<double> past;
-    for (std::size_t j = i > kPast ? i - kPast : 0; j < i; ++j) past.push_back(std::abs(steps[j]));
-    const double least = std::max(kLeastOfSize * size, kTimesPast * median(std::move(past)));
+    for (std::size_t j = i > kMaxComparedSteps ? i - kMaxComparedSteps : 0; j < i; ++j)
+      past.push_back(std::abs(steps[j]));
+    const double min_step =
+        std::max(kMinRelativeStep * size, kTimesPastStep * median(std::move(past)));
     bool alternates = true;
-    for (std::size_t j = i; j < i + kSteps && alternates; ++j) {
-      alternates = std::abs(steps[j]) > least && (j == i || steps[j] * steps[j - 1] < 0);
+    for (std::size_t j = i; j < i + kMinAlternations && alternates; ++j) {
+      alternates = std::abs(steps[j]) > min_step && (j == i || steps[j] * steps[j - 1] < 0);
     }
-    if (alternates) return i + 1;  // the point that the step leads to
+    if (alternates) return i + 1;  // the end of the first step
   }
   return std::nullopt;
 }
 
-std::optional<Finding> in_weight(const Facts& facts, const Series& deviation) {
+std::optional<Finding> find_in_weight(const Facts& facts, const Series& deviation) {
   constexpr std::array<std::string_view, 2> kStatistics{"mean", "std"};
   for (const std::string_view name : kStatistics) {
     const Series* series = facts.beside(deviation, name);
@@ -65,7 +68,7 @@ std::vector<Finding> find_oscillating_weights(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* deviation : facts.with("std")) {
     if (deviation->place.tensor != TensorName::weight) continue;
-    if (auto finding = in_weight(facts, *deviation)) found.push_back(std::move(*finding));
+    if (auto finding = find_in_weight(facts, *deviation)) found.push_back(std::move(*finding));
   }
   return found;
 }

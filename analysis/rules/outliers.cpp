@@ -8,12 +8,13 @@
 namespace telens::analysis {
 namespace {
 
-// A tensor of n elements has a crest factor of sqrt(n) at the most, a Gaussian one of 4 to 5.
-constexpr ShiftOptions kShift{.least_bits = 2};
-constexpr double kLeastCrest = 16;
-// Gradients have normal, temporary outliers.
-constexpr ShiftOptions kShiftOfGradient{.least_bits = 3, .sustained = 4};
-constexpr double kLeastCrestOfGradient = 64;
+// The crest factor is amax / root mean square: at most sqrt(n) for n elements, and 4 to 5 for a
+// Gaussian tensor.
+constexpr ShiftOptions kCrestShift{.least_bits = 2};
+constexpr double kMinCrest = 16;
+// In gradients, temporary outliers are normal.
+constexpr ShiftOptions kGradientCrestShift{.least_bits = 3, .sustained = 4};
+constexpr double kMinGradientCrest = 64;
 
 Finding outliers_finding(const Place& place, std::int64_t first, std::int64_t last, double crest,
                          double usual) {
@@ -30,23 +31,23 @@ Finding outliers_finding(const Place& place, std::int64_t first, std::int64_t la
                    {"cur_amax / rms", place, first - 1, usual, "usual"}}};
 }
 
-// Only the amax grows.
+// Detects tensors whose amax grows relative to the root mean square.
 void find_by_crest(const Facts& facts, TensorName tensor, std::vector<Finding>& found) {
   const bool gradient = tensor == TensorName::gradient;
-  const ShiftOptions& options = gradient ? kShiftOfGradient : kShift;
-  for (const auto& together : shifts_together(crest_factors(facts, tensor), 1, options)) {
-    const PlaceShift& origin = together.front();
-    if (origin.shift.value < (gradient ? kLeastCrestOfGradient : kLeastCrest)) continue;
+  const ShiftOptions& options = gradient ? kGradientCrestShift : kCrestShift;
+  for (const auto& group : shifts_together(crest_factors(facts, tensor), 1, options)) {
+    const PlaceShift& origin = group.front();
+    if (origin.shift.value < (gradient ? kMinGradientCrest : kMinCrest)) continue;
     found.push_back(outliers_finding(origin.place, origin.shift.first, origin.shift.last,
                                      origin.shift.value, origin.shift.usual));
   }
 }
 
-// A channel that is large enough takes the root mean square with it.
+// Detects activations whose root mean square also grows, because a channel is large enough.
 void find_by_size(const Facts& facts, std::vector<Finding>& found) {
   const std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
-  for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
-    const auto& [place, shift, settled] = together.front();
+  for (const auto& group : shifts_together(sizes, 1, kActivationShift)) {
+    const auto& [place, shift, settled] = group.front();
     const double change = crest_change(facts, place, shift);
     if (change <= kOfOutliers) continue;
     const double crest = facts.find(place, "cur_amax")->at(shift.first).value_or(0) / shift.value;

@@ -10,52 +10,54 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kLeastOutgrown = 0.4;  // bits: less is clipped by a quarter, in few elements
-constexpr std::size_t kPersistent = 6;  // consecutive reads; passing ones are delayed scaling's way
-// Limit if each scale fits the tensor of the previous read.
-constexpr std::size_t kPersistentGrowth = 12;
-constexpr double kLeastPercent = 0.05;
-constexpr double kLeastWorst = 2;  // percent, in the worst iteration
+constexpr double kMinMissingHeadroom =
+    0.4;  // bits; a smaller excess clips few elements, by a quarter
+// Consecutive reads; delayed scaling clips in single iterations.
+constexpr std::size_t kMinClippedReads = 6;
+// Consecutive reads, if each scale fits the tensor of the previous read.
+constexpr std::size_t kMinGrowingReads = 12;
+constexpr double kMinClippedPercent = 0.05;  // of the elements
+constexpr double kMinWorstPercent = 2;       // of the elements, in the worst iteration
 
-// Returns true if the scale moved by the headroom that was missing in the previous iteration: it
+// Returns true if the scale changed by the headroom that was missing in the previous iteration: it
 // follows the tensor, which has grown again.
-bool follows(const Series* jump, const Series& headroom, std::int64_t iteration) {
-  constexpr double kSame = 0.1;  // bits
+bool follows_tensor(const Series* jump, const Series& headroom, std::int64_t iteration) {
+  constexpr double kMaxDifference = 0.1;  // bits
   const auto moved = jump != nullptr ? jump->at(iteration) : std::nullopt;
   const auto lacked = headroom.at(iteration - 1);
-  return moved && lacked && std::abs(*moved - *lacked) < kSame;
+  return moved && lacked && std::abs(*moved - *lacked) < kMaxDifference;
 }
 
-// A tensor that stays larger than its scale takes, and is clipped.
-std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
+// Detects a tensor that stays larger than its scale allows and is clipped.
+std::optional<Finding> find_clipping(const Facts& facts, const Series& percent) {
   const Series* headroom = facts.beside(percent, "scale_headroom");
   if (headroom == nullptr) return std::nullopt;
   const Series* jump = facts.beside(percent, "scale_jump");
   std::size_t consecutive = 0;
-  std::size_t following = 0;  // those in which the scale follows
+  std::size_t following = 0;  // consecutive reads in which the scale follows the tensor
   std::optional<Finding> found;
   Point first;
   Point worst;
   for (const Point& point : percent.points) {
     const double room = headroom->at(point.iteration).value_or(0);
-    const bool clips = point.value > kLeastPercent && room < -kLeastOutgrown;
+    const bool clips = point.value > kMinClippedPercent && room < -kMinMissingHeadroom;
     consecutive = clips ? consecutive + 1 : 0;
     if (consecutive <= 1) following = 0;
-    if (clips && follows(jump, *headroom, point.iteration)) ++following;
+    if (clips && follows_tensor(jump, *headroom, point.iteration)) ++following;
     if (consecutive == 1 && !found) {
       first = point;
       worst = point;
     }
     if (clips && point.value > worst.value) worst = point;
-    // In a chance run of growth each scale but the first follows.
-    const bool grows = following + 1 >= consecutive;
-    if (consecutive < (grows ? kPersistentGrowth : kPersistent)) continue;
+    // If a tensor grows several times in a row by chance, every scale except the first follows.
+    const bool is_growing = following + 1 >= consecutive;
+    if (consecutive < (is_growing ? kMinGrowingReads : kMinClippedReads)) continue;
     if (!found) {
       found = Finding{.cause = "overflow", .place = percent.place, .first = first.iteration};
     }
     found->last = point.iteration;
   }
-  if (!found || worst.value < kLeastWorst) return std::nullopt;
+  if (!found || worst.value < kMinWorstPercent) return std::nullopt;
   found->confidence = kProbable;
   found->summary = fmt::format(
       "the cast clips up to {:.2g} % of the elements in each iteration: the scale does not follow "
@@ -70,7 +72,7 @@ std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
 std::vector<Finding> find_overflow(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* percent : facts.with("stale_saturated%")) {
-    if (auto finding = clipped(facts, *percent)) found.push_back(std::move(*finding));
+    if (auto finding = find_clipping(facts, *percent)) found.push_back(std::move(*finding));
   }
   return found;
 }

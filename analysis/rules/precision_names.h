@@ -1,4 +1,4 @@
-// Names of precisions, as the ledger has them.
+// Parses the names of precisions in a ledger.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ bool is_high_precision(std::string_view precision);
 // Returns the scaling in a precision's name: "E4M3 under tensor scaling" -> "tensor"; "" if the
 // name does not contain one.
 std::string_view scaling_in(std::string_view precision);
-// The scaling under which a tensor has one scale.
+// One scale for the whole tensor.
 inline constexpr std::string_view kTensorScaling = "tensor";
 
 }  // namespace telens::analysis

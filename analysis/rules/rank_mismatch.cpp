@@ -10,17 +10,18 @@
 namespace telens::analysis {
 namespace {
 
-// Ranks of which more weights than this agree at first are replicas.
-constexpr double kMost = 0.5;
+// Ranks are replicas if more than this share of the weights agrees at first.
+constexpr double kMinAgreeingShare = 0.5;
 
+// The norm of one weight on all ranks.
 struct Replicas {
-  std::vector<const Series*> ranks;  // one weight's series, a rank each
-  std::int64_t first_common = 0;
-  std::optional<std::int64_t> parted;  // the first iteration in which they differ
-  bool agree_first = false;
+  std::vector<const Series*> ranks;      // one series per rank
+  std::int64_t first_common = 0;         // first iteration that all ranks recorded
+  std::optional<std::int64_t> diverged;  // first iteration in which they differ
+  bool agree_at_first = false;
 };
 
-void compare(Replicas& replicas) {
+void compare_replicas(Replicas& replicas) {
   const Series& first = *replicas.ranks.front();
   bool is_first = true;
   for (const Point& point : first.points) {
@@ -34,11 +35,11 @@ void compare(Replicas& replicas) {
     if (!common) continue;
     if (is_first) {
       replicas.first_common = point.iteration;
-      replicas.agree_first = agree;
+      replicas.agree_at_first = agree;
       is_first = false;
     }
-    if (!agree && replicas.agree_first) {
-      replicas.parted = point.iteration;
+    if (!agree && replicas.agree_at_first) {
+      replicas.diverged = point.iteration;
       return;
     }
   }
@@ -48,7 +49,7 @@ void compare(Replicas& replicas) {
 const Series* odd_one(const Replicas& replicas) {
   std::map<double, std::vector<const Series*>> by_value;
   for (const Series* series : replicas.ranks) {
-    by_value[series->at(*replicas.parted).value_or(0)].push_back(series);
+    by_value[series->at(*replicas.diverged).value_or(0)].push_back(series);
   }
   if (replicas.ranks.size() > 2) {
     for (const auto& [value, ranks] : by_value) {
@@ -58,7 +59,7 @@ const Series* odd_one(const Replicas& replicas) {
   return replicas.ranks[1];
 }
 
-std::vector<Replicas> replicas_of_weights(const Facts& facts) {
+std::vector<Replicas> list_replicas(const Facts& facts) {
   std::map<std::int32_t, Replicas> by_layer;
   for (const Series* norm : facts.with("l2_norm")) {
     if (norm->place.tensor != TensorName::weight || norm->place.rank == kAllRanks) continue;
@@ -67,28 +68,29 @@ std::vector<Replicas> replicas_of_weights(const Facts& facts) {
   std::vector<Replicas> all;
   for (auto& [layer, replicas] : by_layer) {
     if (replicas.ranks.size() < 2) continue;
-    compare(replicas);
+    compare_replicas(replicas);
     all.push_back(std::move(replicas));
   }
   return all;
 }
 
 std::vector<Finding> find_by_norms(const Facts& facts) {
-  const std::vector<Replicas> all = replicas_of_weights(facts);
-  const auto agreeing = std::ranges::count_if(all, &Replicas::agree_first);
-  if (static_cast<double>(agreeing) <= kMost * static_cast<double>(all.size())) return {};
+  const std::vector<Replicas> all = list_replicas(facts);
+  const auto agreeing = std::ranges::count_if(all, &Replicas::agree_at_first);
+  if (static_cast<double>(agreeing) <= kMinAgreeingShare * static_cast<double>(all.size()))
+    return {};
   const Replicas* origin = nullptr;
   std::size_t others = 0;
   for (const Replicas& each : all) {
-    if (!each.parted) continue;
+    if (!each.diverged) continue;
     ++others;
-    if (origin == nullptr || *each.parted < *origin->parted) origin = &each;
+    if (origin == nullptr || *each.diverged < *origin->diverged) origin = &each;
   }
   if (origin == nullptr) return {};
   const Series& odd = *odd_one(*origin);
   Finding finding{.cause = "rank_mismatch",
                   .place = odd.place,
-                  .first = *origin->parted,
+                  .first = *origin->diverged,
                   .last = facts.last_iteration(),
                   .confidence = kProven,
                   .summary = fmt::format("ranks hold different weights, and the same ones before{}",
@@ -103,10 +105,10 @@ std::vector<Finding> find_by_norms(const Facts& facts) {
 
 std::vector<Finding> find_rank_mismatch(const Facts& facts) {
   auto compared =
-      find_compared(facts, {.cause = "rank_mismatch",
-                            .statistic = "weight_differs",
-                            .summary = "its weight is not the one that the other ranks have",
-                            .others = "weight"});
+      find_rank_difference(facts, {.cause = "rank_mismatch",
+                                   .statistic = "weight_differs",
+                                   .summary = "its weight is not the one that the other ranks have",
+                                   .others = "weight"});
   return facts.has("weight_differs") ? compared : find_by_norms(facts);
 }
 

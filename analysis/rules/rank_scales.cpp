@@ -7,14 +7,14 @@
 namespace telens::analysis {
 namespace {
 
-// A scale follows its history: the earlier of the two is the origin.
+// Returns the earlier finding as the origin: a different history leads to a different scale.
 std::vector<Finding> find_rank_scales(const Facts& facts) {
-  auto histories = find_compared(
+  auto histories = find_rank_difference(
       facts, {.cause = "rank_scales",
               .statistic = "amax_history_differs",
               .summary = "its amax history is not the one that the other ranks of the group have",
               .others = "tensor"});
-  auto scales = find_compared(
+  auto scales = find_rank_difference(
       facts, {.cause = "rank_scales",
               .statistic = "scale_differs",
               .summary = "its scale is not the one that the other ranks of the group have",

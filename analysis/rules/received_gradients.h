@@ -11,24 +11,24 @@ namespace telens::analysis {
 
 // The gradient of one weight in one optimizer step.
 struct ReceivedGradient {
-  Place place;        // its wgrad
+  Place place;        // of the wgrad
   double factor = 0;  // received over the sum of the backward passes
   double passes = 0;  // backward passes of the layer in this iteration
 };
 
 struct ReceivedGradients {
   std::int64_t iteration = 0;
-  // What loss scale, clipping and averaging do to all gradients: the factor that most share.
+  // The factor that most gradients share: loss scale, clipping and averaging.
   double common = 0;
-  std::size_t sharing = 0;  // gradients within 5 % of it
+  std::size_t sharing = 0;  // gradients within 5 % of `common`
   std::vector<ReceivedGradient> gradients = {};
 };
 
-// Returns the steps in which they were measured, in order. The sum of elements is linear, so the
-// mean of the received gradient must be the sum of the means of its parts times a factor that all
-// weights share. Excluded: weights that several layers share, and gradients whose elements cancel.
-// Returns nothing for runs of several ranks, whose gradients are averaged with those of other
-// batches.
+// Returns the steps in which received gradients were measured, in order. The sum of elements is
+// linear, so the mean of the received gradient must be the sum of the means of its parts times a
+// factor that all weights share. Excluded: weights that several layers share, and gradients whose
+// elements cancel. Returns nothing for runs of several ranks, which average the gradients
+// of different batches.
 std::vector<ReceivedGradients> received_gradients(const Facts& facts);
 
 }  // namespace telens::analysis

@@ -8,12 +8,14 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kJump = 3;            // times the largest one before
-constexpr std::size_t kLeastPast = 4;  // points
-constexpr std::int64_t kSoon = 8;      // iterations in which a rate that is too large shows
-constexpr double kRise = 0.05;         // a share of the last losses, which may be negative
+constexpr double kMinRateFactor = 3;  // times the largest earlier rate
+constexpr std::size_t kMinPastRates = 4;
+constexpr std::int64_t kMaxDelay = 8;  // iterations until a rate that is too large affects the loss
+// Relative to the largest of the last losses, which may be negative.
+constexpr double kMinLossRise = 0.05;
 
-// The loss exceeds the last losses within kSoon iterations, or becomes NaN.
+// Returns true if a loss in the next kMaxDelay iterations is not finite or exceeds all losses of
+// the last kMaxDelay iterations by kMinLossRise.
 bool loss_rises_after(const Facts& facts, std::int64_t iteration) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
@@ -21,23 +23,24 @@ bool loss_rises_after(const Facts& facts, std::int64_t iteration) {
     double after = -INFINITY;
     for (const Point& point : scalars.points) {
       const std::int64_t away = point.iteration - iteration;
-      if (away > kSoon || away < -kSoon) continue;
+      if (away > kMaxDelay || away < -kMaxDelay) continue;
       if (away > 0 && !std::isfinite(point.value)) return true;
       double& largest = away > 0 ? after : before;
       largest = std::max(largest, point.value);
     }
-    if (std::isfinite(before) && after - before > kRise * std::abs(before)) return true;
+    if (std::isfinite(before) && after - before > kMinLossRise * std::abs(before)) return true;
   }
   return false;
 }
 
-std::optional<RateJump> first_jump(const Scalars& rates) {
+std::optional<RateJump> find_rate_jump(const Scalars& rates) {
   RateJump jump{.name = rates.name};
   std::size_t past = 0;
   for (const auto& [iteration, rate] : rates.points) {
     jump.iteration = iteration;
     jump.after = rate;
-    if (past >= kLeastPast && jump.largest > 0 && rate > kJump * jump.largest) return jump;
+    if (past >= kMinPastRates && jump.largest > 0 && rate > kMinRateFactor * jump.largest)
+      return jump;
     jump.previous = iteration;
     jump.before = rate;
     jump.largest = std::max(jump.largest, rate);
@@ -57,7 +60,7 @@ std::optional<RateJump> first_rate_jump(const Facts& facts) {
   std::optional<RateJump> first;
   for (const Scalars& scalars : facts.scalars()) {
     if (!is_rate(scalars.name)) continue;
-    const auto jump = first_jump(scalars);
+    const auto jump = find_rate_jump(scalars);
     if (jump && (!first || jump->iteration < first->iteration)) first = jump;
   }
   if (first) first->loss_rises = loss_rises_after(facts, first->iteration);

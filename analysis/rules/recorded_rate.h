@@ -1,4 +1,4 @@
-// Detects jumps of the learning rate, if the program records it.
+// Detects jumps of the recorded learning rate.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace telens::analysis {
 
-// Returns true if a scalar is a learning rate: "lr", "learning_rate", or either after the name of
-// an optimizer and a dot, as debug.watch_optimizer(name="...") records them.
+// Returns true if a scalar is a learning rate: "lr" or "learning_rate", optionally after the name
+// of an optimizer and a dot, as debug.watch_optimizer(name="...") records them.
 bool is_rate(std::string_view name);
 
 struct RateJump {
   std::string name;            // the scalar
-  std::int64_t iteration = 0;  // the first one whose optimizer's step takes it
-  std::int64_t previous = 0;   // the one recorded before
+  std::int64_t iteration = 0;  // first step with the new rate
+  std::int64_t previous = 0;   // last recorded iteration before
   double before = 0, after = 0;
-  double largest = 0;       // all of them before
-  bool loss_rises = false;  // within a few iterations
+  double largest = 0;       // largest earlier rate
+  bool loss_rises = false;  // within 8 iterations after the jump
 };
 
 // Returns the first time that a scalar "lr", "learning_rate" or "<optimizer>.lr" exceeds three

@@ -52,12 +52,13 @@ Rule out_of_memory();
 Rule killed();
 Rule terminated();
 
-// How sure a finding is: as good as proven by the numbers, probable, possible.
+// Confidence of a finding: practically proven by the recorded values, probable, possible.
 inline constexpr double kProven = 0.9;
 inline constexpr double kProbable = 0.7;
 inline constexpr double kPossible = 0.4;
 
-// ", and of 1 other tensor", ", and of 3 other tensors"; "" for none.
+// Returns ", and of 1 other tensor" or ", and of 3 other tensors"; "" if `others` is 0. Pluralizes
+// the first word of `what`.
 std::string and_others(std::size_t others, std::string_view what);
 
 }  // namespace telens::analysis

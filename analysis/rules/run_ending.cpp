@@ -11,7 +11,7 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::string_view kDoc =
+constexpr std::string_view kEndingDoc =
     "How the program ended, if it did not end cleanly. The end is a separate finding, listed last, "
     "if no other finding explains it. A run that is still being written has not ended. An unclosed "
     "file from another machine counts as being written for 5 minutes after its last change, "
@@ -30,7 +30,7 @@ std::vector<Finding> find(const Facts& facts, Ending ending, std::string_view wh
   if (end.ending != ending) return {};
   const std::int64_t iteration =
       end.iteration.value_or(std::max<std::int64_t>(0, facts.last_iteration()));
-  const bool is_inferred = ending == Ending::killed;  // the file does not say it
+  const bool is_inferred = ending == Ending::killed;  // not recorded in the file
   std::string summary(what);
   if (is_inferred) summary += describe_last_change(end.time);
   if (!end.reason.empty()) summary += fmt::format(": {}", end.reason);
@@ -46,7 +46,7 @@ template <Ending ending, const char* what>
 Rule make_rule(std::string_view title, std::string_view alternatives, std::string_view next_step) {
   return {.cause = get_name(ending),
           .title = title,
-          .doc = kDoc,
+          .doc = kEndingDoc,
           .stage = Stage::ending,
           .recorded_by = "every run file",
           .alternatives = alternatives,

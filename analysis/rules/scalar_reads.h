@@ -1,4 +1,4 @@
-// Finds numbers of the program by name.
+// Finds recorded scalars by name.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace telens::analysis {
 // as from debug.watch_optimizer(name="...").
 std::vector<const Scalars*> scalars_named(const Facts& facts, std::string_view name);
 
-// Returns the scalar with the name and prefix of `other` replaced: "a.lr" -> "a.<name>", of the
-// same rank. Returns nullptr if it was not recorded.
+// Returns the scalar `name` with the prefix and rank of `other`: for "a.lr", the scalar "a.<name>".
+// Returns nullptr if it was not recorded.
 const Scalars* scalar_beside(const Facts& facts, const Scalars& other, std::string_view name);
 
+// Returns nullopt if the scalar was not recorded in the iteration.
 std::optional<double> value_at(const Scalars& scalars, std::int64_t iteration);
 
 }  // namespace telens::analysis

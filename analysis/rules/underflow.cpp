@@ -13,138 +13,142 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kLeast = 10;           // percent of the elements
-constexpr double kAvoids = 0.25;        // another recipe loses so much of it at the most
-constexpr std::size_t kPersistent = 4;  // consecutive reads
+constexpr double kMinUnderflow = 10;    // percent of the elements
+constexpr double kMaxRemaining = 0.25;  // share of the underflow that another recipe may keep
+constexpr std::size_t kMinUnderflowReads = 4;  // consecutive reads
 
-struct Other {
+struct OtherRecipe {
   std::string_view statistic;
   std::string_view recipe;
   std::string_view advice;
 };
-constexpr std::array kOthers{
-    Other{"fp8_current_scaling_underflows%", "current scaling",
-          "PerTensorScaling for this tensor, or Float8CurrentScaling for the run"},
-    Other{"mxfp8_underflows%", "MXFP8", "MXFP8BlockScaling for the run"},
+constexpr std::array kOtherRecipes{
+    OtherRecipe{"fp8_current_scaling_underflows%", "current scaling",
+                "PerTensorScaling for this tensor, or Float8CurrentScaling for the run"},
+    OtherRecipe{"mxfp8_underflows%", "MXFP8", "MXFP8BlockScaling for the run"},
 };
 
-// Usual earlier share if no other recipe was recorded.
-constexpr double kLittle = 2;  // percent
-constexpr std::ptrdiff_t kLeastPast = 4;
+// Percent of the elements in each of the earlier reads. Used if no other recipe was recorded.
+constexpr double kMaxPastUnderflow = 2;
+constexpr std::ptrdiff_t kMinPastReads = 4;
 
-struct Stretch {
-  Point first, worst;
-  std::int64_t last = 0;
+// Consecutive reads with underflow.
+struct UnderflowPeriod {
+  Point first, worst;     // reads
+  std::int64_t last = 0;  // iteration
 };
 
-std::optional<Stretch> first_stretch(const Series& percent) {
-  std::optional<Stretch> stretch;
+std::optional<UnderflowPeriod> find_first_period(const Series& percent) {
+  std::optional<UnderflowPeriod> period;
   std::size_t consecutive = 0;
   for (const Point& point : percent.points) {
-    if (!(point.value >= kLeast)) {
-      if (consecutive >= kPersistent) return stretch;
+    if (!(point.value >= kMinUnderflow)) {
+      if (consecutive >= kMinUnderflowReads) return period;
       consecutive = 0;
       continue;
     }
-    if (++consecutive == 1) stretch = Stretch{point, point, point.iteration};
-    stretch->last = point.iteration;
-    if (point.value > stretch->worst.value) stretch->worst = point;
+    if (++consecutive == 1) period = UnderflowPeriod{point, point, point.iteration};
+    period->last = point.iteration;
+    if (point.value > period->worst.value) period->worst = point;
   }
-  return consecutive >= kPersistent ? stretch : std::nullopt;
+  return consecutive >= kMinUnderflowReads ? period : std::nullopt;
 }
 
-// The loss under another recipe, in the worst iteration.
-struct Kept {
-  const Other* other = nullptr;
+// The underflow under another recipe in the worst iteration.
+struct RecipeUnderflow {
+  const OtherRecipe* other = nullptr;
   double percent = 0;
 };
 
-// Those that were tried, the best first.
-std::vector<Kept> others_tried(const Facts& facts, const Series& percent, const Point& worst) {
-  std::vector<Kept> tried;
-  for (const Other& other : kOthers) {
+// Returns the recorded underflows under other recipes, smallest first.
+std::vector<RecipeUnderflow> list_other_underflows(const Facts& facts, const Series& percent,
+                                                   const Point& worst) {
+  std::vector<RecipeUnderflow> recorded;
+  for (const OtherRecipe& other : kOtherRecipes) {
     const Series* series = facts.beside(percent, other.statistic);
     const auto value = series != nullptr ? series->at(worst.iteration) : std::nullopt;
-    if (value) tried.push_back({&other, *value});
+    if (value) recorded.push_back({&other, *value});
   }
-  std::ranges::stable_sort(tried, {}, &Kept::percent);
-  return tried;
+  std::ranges::stable_sort(recorded, {}, &RecipeUnderflow::percent);
+  return recorded;
 }
 
-// Advice from these figures only.
-std::string suggest_next_step(const std::vector<Kept>& tried, double lost) {
+// Bases its advice on the recorded values only.
+std::string suggest_recipe(const std::vector<RecipeUnderflow>& recorded, double lost) {
   std::string step = "telens stats RUN --layer '{layer}' --stat underflows%";
-  for (const Kept& each : tried) step += fmt::format(" --stat {}", each.other->statistic);
-  for (const Kept& each : tried) {
-    const bool keeps = each.percent < kAvoids * lost;
+  for (const RecipeUnderflow& each : recorded)
+    step += fmt::format(" --stat {}", each.other->statistic);
+  for (const RecipeUnderflow& each : recorded) {
+    const bool keeps = each.percent < kMaxRemaining * lost;
     step += fmt::format("; {} {} {:.3g} % here: {}", each.other->recipe,
                         keeps ? "would lose" : "would lose as much,", each.percent,
                         keeps ? each.other->advice : "no help");
   }
-  for (const Other& other : kOthers) {
-    if (std::ranges::find(tried, &other, &Kept::other) != tried.end()) continue;
+  for (const OtherRecipe& other : kOtherRecipes) {
+    if (std::ranges::find(recorded, &other, &RecipeUnderflow::other) != recorded.end()) continue;
     step += fmt::format("; to see whether {} would keep them, record {} with LogFp8TensorStats",
                         other.recipe, other.statistic);
   }
   return step;
 }
 
-bool tried_others(const Facts& facts, const Series& percent) {
-  return std::ranges::any_of(kOthers, [&](const Other& other) {
+bool has_other_recipes(const Facts& facts, const Series& percent) {
+  return std::ranges::any_of(kOtherRecipes, [&](const OtherRecipe& other) {
     return facts.beside(percent, other.statistic) != nullptr;
   });
 }
 
-// Few elements were lost before, in each of the last reads.
-bool is_sudden(const Series& percent, const Stretch& stretch) {
+// Returns true if few elements underflowed in each of the last reads before the period.
+bool is_sudden_period(const Series& percent, const UnderflowPeriod& period) {
   const auto first =
-      std::ranges::lower_bound(percent.points, stretch.first.iteration, {}, &Point::iteration);
-  if (first - percent.points.begin() < kLeastPast) return false;
-  return std::all_of(first - kLeastPast, first,
-                     [](const Point& point) { return point.value < kLittle; });
+      std::ranges::lower_bound(percent.points, period.first.iteration, {}, &Point::iteration);
+  if (first - percent.points.begin() < kMinPastReads) return false;
+  return std::all_of(first - kMinPastReads, first,
+                     [](const Point& point) { return point.value < kMaxPastUnderflow; });
 }
 
-std::optional<Finding> by_its_past(const Series& percent, const Stretch& stretch) {
-  if (!is_sudden(percent, stretch)) return std::nullopt;
+std::optional<Finding> judge_by_past(const Series& percent, const UnderflowPeriod& period) {
+  if (!is_sudden_period(percent, period)) return std::nullopt;
   return Finding{
       .cause = "underflow",
       .place = percent.place,
-      .first = stretch.first.iteration,
-      .last = stretch.last,
+      .first = period.first.iteration,
+      .last = period.last,
       .confidence = kProbable,
       .summary = fmt::format("{:.3g} % of the elements become zero in the cast, less than {} % "
                              "before",
-                             stretch.worst.value, kLittle),
-      .evidence = {{"underflows%", percent.place, stretch.worst.iteration, stretch.worst.value,
+                             period.worst.value, kMaxPastUnderflow),
+      .evidence = {{"underflows%", percent.place, period.worst.iteration, period.worst.value,
                     "largest"}},
-      .next_step = suggest_next_step({}, stretch.worst.value)};
+      .next_step = suggest_recipe({}, period.worst.value)};
 }
 
 std::vector<Finding> find_underflow(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* percent : facts.with("underflows%")) {
-    const auto stretch = first_stretch(*percent);
-    if (!stretch) continue;
-    if (!tried_others(facts, *percent)) {
-      if (auto finding = by_its_past(*percent, *stretch)) found.push_back(std::move(*finding));
+    const auto period = find_first_period(*percent);
+    if (!period) continue;
+    if (!has_other_recipes(facts, *percent)) {
+      if (auto finding = judge_by_past(*percent, *period)) found.push_back(std::move(*finding));
       continue;
     }
-    const auto tried = others_tried(facts, *percent, stretch->worst);
-    if (tried.empty() || !(tried.front().percent < kAvoids * stretch->worst.value)) continue;
+    const auto recorded = list_other_underflows(facts, *percent, period->worst);
+    if (recorded.empty() || !(recorded.front().percent < kMaxRemaining * period->worst.value))
+      continue;
     Finding finding{.cause = "underflow",
                     .place = percent->place,
-                    .first = stretch->first.iteration,
-                    .last = stretch->last,
+                    .first = period->first.iteration,
+                    .last = period->last,
                     .confidence = kProbable,
                     .summary = fmt::format("{:.3g} % of the elements become zero in the cast; {} "
                                            "would keep them",
-                                           stretch->worst.value, tried.front().other->recipe),
-                    .next_step = suggest_next_step(tried, stretch->worst.value)};
+                                           period->worst.value, recorded.front().other->recipe),
+                    .next_step = suggest_recipe(recorded, period->worst.value)};
     finding.evidence = {
-        {"underflows%", percent->place, stretch->worst.iteration, stretch->worst.value, "largest"}};
-    for (const Kept& each : tried) {
+        {"underflows%", percent->place, period->worst.iteration, period->worst.value, "largest"}};
+    for (const RecipeUnderflow& each : recorded) {
       finding.evidence.push_back({std::string(each.other->statistic), percent->place,
-                                  stretch->worst.iteration, each.percent, "instead"});
+                                  period->worst.iteration, each.percent, "instead"});
     }
     found.push_back(std::move(finding));
   }

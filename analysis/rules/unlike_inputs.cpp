@@ -10,16 +10,17 @@
 namespace telens::analysis {
 namespace {
 
-constexpr std::string_view kStatistic = "replica_differs";
+constexpr std::string_view kReplicaDiffers = "replica_differs";
 
-struct Differing {
+struct FirstDifference {
   const Series* series = nullptr;
   Point point;
 };
 
-// Returns the earliest difference, within an iteration the first in training order.
-std::optional<Differing> find_first(const Facts& facts, std::string_view statistic) {
-  std::optional<Differing> first;
+// Returns the earliest difference; within an iteration, the first in training order.
+std::optional<FirstDifference> find_first_difference(const Facts& facts,
+                                                     std::string_view statistic) {
+  std::optional<FirstDifference> first;
   for (const Series* series : facts.with(statistic)) {
     const auto differs =
         std::ranges::find_if(series->points, [](const Point& point) { return point.value > 0; });
@@ -29,22 +30,23 @@ std::optional<Differing> find_first(const Facts& facts, std::string_view statist
   return first;
 }
 
-// No tensor before it in a step was compared.
+// Returns true if no tensor before this one in the step was compared.
 bool is_first_of_step(const Facts& facts, const Place& place) {
-  const StepOrder turn = get_order_in_step(place);
-  return std::ranges::none_of(facts.with(kStatistic), [&](const Series* series) {
-    return get_order_in_step(series->place) < turn;
+  const StepOrder order = get_order_in_step(place);
+  return std::ranges::none_of(facts.with(kReplicaDiffers), [&](const Series* series) {
+    return get_order_in_step(series->place) < order;
   });
 }
 
-// RankAgreement may be configured for gradients only.
+// Returns true if inputs were compared on the rank. RankAgreement may be configured for gradients
+// only.
 bool has_compared_inputs(const Facts& facts, int rank) {
-  return std::ranges::any_of(facts.with(kStatistic), [&](const Series* series) {
+  return std::ranges::any_of(facts.with(kReplicaDiffers), [&](const Series* series) {
     return series->place.tensor == TensorName::activation && series->place.rank == rank;
   });
 }
 
-std::string describe(const Facts& facts, const Place& place) {
+std::string describe_difference(const Facts& facts, const Place& place) {
   if (place.tensor == TensorName::gradient && has_compared_inputs(facts, place.rank)) {
     return "its gradient is not the one that the other ranks of its tp_group have, and all "
            "compared inputs are: other targets or losses do that, or code between this layer and "
@@ -63,12 +65,12 @@ std::string describe(const Facts& facts, const Place& place) {
 }
 
 std::vector<Finding> find_unlike_inputs(const Facts& facts) {
-  const auto first = find_first(facts, kStatistic);
+  const auto first = find_first_difference(facts, kReplicaDiffers);
   if (!first) return {};
   const Place& place = first->series->place;
   // Different weights cause different outputs. Weights are compared after the optimizer step, so a
   // difference of weights may also follow from this iteration's inputs.
-  const auto weights = find_first(facts, "weight_differs");
+  const auto weights = find_first_difference(facts, "weight_differs");
   const bool weights_come_first =
       weights && (weights->point.iteration < first->point.iteration ||
                   (weights->point.iteration == first->point.iteration &&
@@ -79,9 +81,9 @@ std::vector<Finding> find_unlike_inputs(const Facts& facts) {
            .first = first->point.iteration,
            .last = std::max(facts.last_iteration(), first->point.iteration),
            .confidence = kProven,
-           .summary = describe(facts, place),
-           .evidence = {{std::string(kStatistic), place, first->point.iteration, first->point.value,
-                         fmt::format("rank {}", place.rank)}}}};
+           .summary = describe_difference(facts, place),
+           .evidence = {{std::string(kReplicaDiffers), place, first->point.iteration,
+                         first->point.value, fmt::format("rank {}", place.rank)}}}};
 }
 
 }  // namespace
@@ -95,7 +97,7 @@ Rule unlike_inputs() {
           "One of them differs between the ranks, while the weights of the preceding layers do "
           "not. Gradients and weights that diverge in the same iteration are consequences.",
       .stage = Stage::setup,
-      .required = {kStatistic},
+      .required = {kReplicaDiffers},
       .compares_ranks = true,
       .recorded_by =
           "RankAgreement with `tensors: [activation, gradient]`, for layers that a tp_group shards "

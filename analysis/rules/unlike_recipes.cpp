@@ -20,28 +20,28 @@ namespace {
 constexpr std::string_view kRequested = " requested";
 constexpr const char* kRecipe = "recipe";
 
-// The wishes of a rank in a GEMM: its recipe, and how that casts the operands. A feature or a shape
-// may make something else of them.
-using Wishes = std::map<std::string, std::string>;
+// The recipe and the operand precisions that a rank requests for a GEMM. The precision that ran may
+// differ because of a feature or a shape.
+using Requests = std::map<std::string, std::string>;
 
-Wishes list_wishes(const GemmState& state) {
-  Wishes wishes;
+Requests get_requests(const GemmState& state) {
+  Requests requests;
   for (const auto& [entry, detail] : state.entries) {
-    if (entry == kRecipe || entry.ends_with(kRequested)) wishes.emplace(entry, detail);
+    if (entry == kRecipe || entry.ends_with(kRequested)) requests.emplace(entry, detail);
   }
-  return wishes;
+  return requests;
 }
 
-// Returns "fp8_delayed_scaling", or "activation E4M3 under tensor scaling, ..." if the recipe was
-// not recorded.
-std::string get_words(const Wishes& wishes, const Wishes& others) {
-  const auto recipe = wishes.find(kRecipe);
+// Returns the recipe, such as "fp8_delayed_scaling", if it differs between both requests. Otherwise
+// returns the precisions: "activation E4M3 under tensor scaling, ...".
+std::string describe_requests(const Requests& requests, const Requests& others) {
+  const auto recipe = requests.find(kRecipe);
   const auto other = others.find(kRecipe);
-  if (recipe != wishes.end() && other != others.end() && recipe->second != other->second) {
+  if (recipe != requests.end() && other != others.end() && recipe->second != other->second) {
     return recipe->second == "none" ? "no recipe" : recipe->second;
   }
   std::string words;
-  for (const auto& [entry, detail] : wishes) {
+  for (const auto& [entry, detail] : requests) {
     if (!entry.ends_with(kRequested)) continue;
     words += fmt::format("{}{} {}", words.empty() ? "" : ", ",
                          entry.substr(0, entry.size() - kRequested.size()), detail);
@@ -51,11 +51,11 @@ std::string get_words(const Wishes& wishes, const Wishes& others) {
 
 // States of a layer's GEMM for each rank, in order of time.
 using StatesOfRanks = std::map<int, std::vector<const GemmState*>>;
-using OneOfEach = std::map<int, const GemmState*>;
+using StateByRank = std::map<int, const GemmState*>;
 
-// Those in force in an iteration; a rank without one is left out.
-OneOfEach get_states_in(const StatesOfRanks& all, std::int64_t iteration) {
-  OneOfEach states;
+// Returns the state of each rank in an iteration. Skips ranks without a state.
+StateByRank get_states_at(const StatesOfRanks& all, std::int64_t iteration) {
+  StateByRank states;
   for (const auto& [rank, list] : all) {
     for (const GemmState* state : list) {
       if (state->iteration <= iteration) states[rank] = state;
@@ -64,46 +64,48 @@ OneOfEach get_states_in(const StatesOfRanks& all, std::int64_t iteration) {
   return states;
 }
 
-struct Difference {
-  const GemmState* usual = nullptr;        // most ranks have it; of as many the lowest decides
-  std::vector<const GemmState*> odd = {};  // one per other group, the lowest rank's first
-  std::vector<int> odd_ranks = {};         // ranks in the first such group
+struct RecipeDifference {
+  const GemmState* usual = nullptr;        // state of most ranks; of the lowest rank if tied
+  std::vector<const GemmState*> odd = {};  // lowest rank of each other group, sorted
+  std::vector<int> odd_ranks = {};         // all ranks of the first such group
   std::int64_t since = 0;
-  bool may_follow = false;  // one rank is still in the iteration in which another has switched
+  bool may_follow = false;  // the other ranks may still switch in the last common iteration
 };
 
-std::optional<Difference> find_difference(const OneOfEach& states) {
-  // Older files do not name the recipe.
-  const bool all_name_it = std::ranges::all_of(
+std::optional<RecipeDifference> find_difference(const StateByRank& states) {
+  // Older files do not contain the recipe.
+  const bool all_have_recipe = std::ranges::all_of(
       states, [](const auto& each) { return each.second->entries.contains(kRecipe); });
-  std::map<Wishes, std::vector<int>> ranks;
+  std::map<Requests, std::vector<int>> ranks;
   for (const auto& [rank, state] : states) {
-    Wishes wishes = list_wishes(*state);
-    if (!all_name_it) wishes.erase(kRecipe);
-    ranks[std::move(wishes)].push_back(rank);
+    Requests requests = get_requests(*state);
+    if (!all_have_recipe) requests.erase(kRecipe);
+    ranks[std::move(requests)].push_back(rank);
   }
   if (ranks.size() < 2) return std::nullopt;
   const auto usual = std::ranges::max_element(ranks, {}, [](const auto& each) {
     return std::pair(each.second.size(), -each.second.front());
   });
-  Difference difference{.usual = states.at(usual->second.front())};
-  for (const auto& [wishes, of] : ranks) {
-    if (wishes == usual->first) continue;
-    difference.odd.push_back(states.at(of.front()));
-    const bool is_first = difference.odd_ranks.empty() || of.front() < difference.odd_ranks.front();
-    if (is_first) difference.odd_ranks = of;
+  RecipeDifference difference{.usual = states.at(usual->second.front())};
+  for (const auto& [requests, members] : ranks) {
+    if (requests == usual->first) continue;
+    difference.odd.push_back(states.at(members.front()));
+    const bool is_first =
+        difference.odd_ranks.empty() || members.front() < difference.odd_ranks.front();
+    if (is_first) difference.odd_ranks = members;
   }
   std::ranges::sort(difference.odd, {}, [](const GemmState* state) { return state->place.rank; });
   difference.since = std::max(difference.usual->iteration, difference.odd.front()->iteration);
   return difference;
 }
 
-// In the last iteration that all of the ranks have come to, unless the slower ones follow later.
-std::optional<Difference> find_difference(const StatesOfRanks& states, const Facts& facts) {
+// Returns the difference in the last iteration that all ranks have reached; nullopt if slower ranks
+// have the same state later.
+std::optional<RecipeDifference> find_difference(const StatesOfRanks& states, const Facts& facts) {
   std::int64_t common = INT64_MAX;
   for (const auto& [rank, list] : states) common = std::min(common, *facts.last_of_rank(rank));
-  auto difference = find_difference(get_states_in(states, common));
-  if (!difference || !find_difference(get_states_in(states, INT64_MAX))) return std::nullopt;
+  auto difference = find_difference(get_states_at(states, common));
+  if (!difference || !find_difference(get_states_at(states, INT64_MAX))) return std::nullopt;
   const bool began_together = difference->usual->iteration == difference->odd.front()->iteration;
   difference->may_follow = difference->since == common && !began_together;
   return difference;
@@ -116,13 +118,13 @@ Evidence make_evidence(const GemmState& state, const std::string& words) {
           .what = fmt::format("rank {} asks for {}", state.place.rank, words)};
 }
 
-Finding unlike_recipes_finding(const Difference& difference, std::size_t other_layers,
+Finding unlike_recipes_finding(const RecipeDifference& difference, std::size_t other_layers,
                                const Facts& facts) {
   const GemmState& first = *difference.odd.front();
-  const Wishes odd = list_wishes(first);
-  const Wishes usual = list_wishes(*difference.usual);
-  const std::string odd_words = get_words(odd, usual);
-  const std::string usual_words = get_words(usual, odd);
+  const Requests odd = get_requests(first);
+  const Requests usual = get_requests(*difference.usual);
+  const std::string odd_words = describe_requests(odd, usual);
+  const std::string usual_words = describe_requests(usual, odd);
   const std::string others =
       other_layers == 0
           ? ""
@@ -130,7 +132,7 @@ Finding unlike_recipes_finding(const Difference& difference, std::size_t other_l
   std::vector<Evidence> evidence{make_evidence(first, odd_words),
                                  make_evidence(*difference.usual, usual_words)};
   for (const GemmState* other : std::span(difference.odd).subspan(1)) {
-    evidence.push_back(make_evidence(*other, get_words(list_wishes(*other), usual)));
+    evidence.push_back(make_evidence(*other, describe_requests(get_requests(*other), usual)));
   }
   return {.cause = "unlike_recipes",
           .place = first.place,
@@ -149,15 +151,15 @@ std::vector<Finding> find_unlike_recipes(const Facts& facts) {
   for (const GemmState& state : facts.gemm_states()) {
     if (state.place.layer == record::kNoName || !state.place.gemm) continue;
     if (!facts.last_of_rank(state.place.rank)) continue;
-    const std::pair where{state.place.layer, static_cast<int>(*state.place.gemm)};
-    states[where][state.place.rank].push_back(&state);
+    const std::pair gemm{state.place.layer, static_cast<int>(*state.place.gemm)};
+    states[gemm][state.place.rank].push_back(&state);
   }
-  std::optional<Difference> first;
+  std::optional<RecipeDifference> first;
   std::set<std::int32_t> layers;
-  for (const auto& [where, of_ranks] : states) {
+  for (const auto& [gemm, of_ranks] : states) {
     auto difference = find_difference(of_ranks, facts);
     if (!difference) continue;
-    layers.insert(where.first);
+    layers.insert(gemm.first);
     if (!first || difference->since < first->since) first = std::move(difference);
   }
   if (!first) return {};

@@ -5,7 +5,7 @@ namespace telens::analysis {
 namespace {
 
 std::vector<Finding> find_unreduced_gradient(const Facts& facts) {
-  return find_compared(
+  return find_rank_difference(
       facts, {.cause = "unreduced_gradient",
               .statistic = "gradient_differs",
               .summary = "its gradient is not the one that the other ranks take their step with",

@@ -22,52 +22,56 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kOffItsKind = 2.5;  // bits, if the kind has at least kLeastOfKind layers
-constexpr double kOffTheOthers = 4;  // bits, against all weights
-constexpr std::size_t kLeastOfKind = 3;
-constexpr std::int64_t kBeginning = 2;  // iterations; later weights have been trained
+constexpr double kMaxOffsetFromKind = 2.5;        // bits from the median of the kind
+constexpr double kMaxOffsetFromAll = 4;           // bits from the median of all weights
+constexpr std::size_t kMinLayersOfKind = 3;       // fewer are compared with all weights
+constexpr std::int64_t kMaxInitialIteration = 2;  // iterations; later weights have been trained
 
-// Minimum share of zeros in a weight from the start. If other weights of its kind exist, one shard
-// of 64 counts; a single weight may have zeros on purpose, such as a padded vocabulary.
-constexpr double kLeastZeros = 1.0 / 64;
-constexpr double kLeastZerosAlone = 1.0 / 4;
+// Minimum share of zeros in an initial weight. If other weights of its kind exist, one shard of 64
+// is enough. A single weight may contain zeros on purpose, such as a padded vocabulary.
+constexpr double kMinZeros = 1.0 / 64;
+constexpr double kMinZerosOfSingle = 1.0 / 4;
 constexpr double kTimesUsualZeros = 8;
 // A block of zeros removes its share of the sum of squares. Pruning by size removes very little:
 // the smaller half of a normal distribution holds 7 % of the sum.
-constexpr double kLeastLoss = 0.5;    // share of a block's loss, in bits
-constexpr double kLargeSpread = 0.1;  // bits; sizes of a kind that vary more do not show the loss
+constexpr double kMinLoss = 0.5;  // share of the bits that a block of zeros removes
+// Bits; if the sizes of a kind vary more, the loss is not visible.
+constexpr double kMaxSpread = 0.1;
 
-// An unfilled shard leaves k/n of a weight as zeros. Zeros by chance have no small denominator.
-constexpr std::int64_t kMostRanks = 64;
-constexpr double kMostKeptZeros = 0.5;   // share of the zeros that remain in a trained weight
-constexpr std::size_t kLeastInputs = 3;  // iterations in which the next layer's input is compared
+// An unfilled shard leaves k/n of the weight as zeros. Random zeros have no small denominator n.
+constexpr std::int64_t kMaxRanks = 64;
+constexpr double kMaxKeptZeros = 0.5;  // share of the initial zeros that may remain after training
+constexpr std::size_t kMinInputs = 3;  // iterations in which the next layer's input is compared
 
-struct First {
+struct InitialWeight {
   Place place;
   Point size;                        // root mean square
   std::optional<double> zeros = {};  // share of the elements
-  // Gains are near 1 and embeddings begin with up to 1: neither is comparable to weights of
-  // products.
-  bool is_of_product = true;
+  // False for gains, which start near 1, and embeddings, which start with up to 1: neither is
+  // comparable to the weights of linear layers.
+  bool is_linear = true;
 };
 
-// An embedding is indexed by integers, which have no statistics.
-bool is_of_product(const Facts& facts, const Place& weight) {
+// Returns false for norms and for layers without recorded inputs: an embedding is indexed by
+// integers, which have no statistics. Returns true for all other layers if no inputs were recorded
+// at all.
+bool is_linear(const Facts& facts, const Place& weight) {
   if (is_norm(facts.layer_name(weight.layer))) return false;
   const auto has_input = [&](const Place& place) {
     Place input = place;
     input.tensor = TensorName::activation;
     return facts.find(input, "l2_norm") != nullptr || facts.find(input, "std") != nullptr;
   };
-  const auto any = [&](const Series* series) {
+  const auto is_activation = [&](const Series* series) {
     return series->place.tensor == TensorName::activation;
   };
-  const bool inputs_were_recorded = std::ranges::any_of(facts.with("l2_norm"), any) ||
-                                    std::ranges::any_of(facts.with("std"), any);
+  const bool inputs_were_recorded = std::ranges::any_of(facts.with("l2_norm"), is_activation) ||
+                                    std::ranges::any_of(facts.with("std"), is_activation);
   return !inputs_were_recorded || has_input(weight);
 }
 
-std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int64_t iteration) {
+std::optional<double> get_zero_share(const Facts& facts, const Place& place,
+                                     std::int64_t iteration) {
   const Series* zeros = facts.find(place, "zeros");
   const Series* count = facts.find(place, "numel");
   const auto number = zeros != nullptr ? zeros->at(iteration) : std::nullopt;
@@ -76,60 +80,60 @@ std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int6
   return *number / *elements;
 }
 
-bool is_constant(const Facts& facts, const First& first) {
+bool is_constant(const Facts& facts, const InitialWeight& first) {
   const Series* deviation = facts.find(first.place, "std");
   return first.size.value > 0 && deviation != nullptr && deviation->at(first.size.iteration) == 0;
 }
 
-std::vector<First> first_sizes(const Facts& facts) {
-  std::vector<First> firsts;
+std::vector<InitialWeight> list_initial_weights(const Facts& facts) {
+  std::vector<InitialWeight> firsts;
   for (const Series& series : root_mean_squares(facts, TensorName::weight)) {
     if (series.points.empty()) continue;
     const Point& first = series.points.front();
-    if (first.iteration > facts.first_iteration() + kBeginning) continue;
-    if (!std::isfinite(first.value)) continue;  // the rule of NaN and Inf reports it
-    First found{series.place, first, zeros_in(facts, series.place, first.iteration)};
-    found.is_of_product = is_of_product(facts, series.place);
-    // The gain of a norm starts at 1. It is not comparable to the weights of linear layers.
+    if (first.iteration > facts.first_iteration() + kMaxInitialIteration) continue;
+    if (!std::isfinite(first.value)) continue;  // reported by nonfinite
+    InitialWeight found{series.place, first, get_zero_share(facts, series.place, first.iteration)};
+    found.is_linear = is_linear(facts, series.place);
+    // The gain of a norm starts at 1 and is not comparable to the weights of linear layers.
     if (is_constant(facts, found) && first.value == 1) continue;
     firsts.push_back(found);
   }
   return firsts;
 }
 
-// Returns the median size of these weights in bits, without zeros. Returns NaN if they are too few
+// Returns the median size of the nonzero weights in bits. Returns NaN if there are too few weights
 // or if half of them are zero.
-double usual_size(const std::vector<const First*>& firsts) {
+double median_size(const std::vector<const InitialWeight*>& firsts) {
   std::vector<double> sizes;
-  for (const First* each : firsts) {
+  for (const InitialWeight* each : firsts) {
     if (each->size.value > 0) sizes.push_back(bits(each->size.value));
   }
-  const bool few = firsts.size() < kLeastOfKind || 2 * sizes.size() <= firsts.size();
+  const bool few = firsts.size() < kMinLayersOfKind || 2 * sizes.size() <= firsts.size();
   return few ? std::nan("") : median(std::move(sizes));
 }
 
-struct OfOthers {
+struct OtherWeights {
   std::size_t layers = 0;
   double zeros = 0;   // median
-  double size = 0;    // median, in bits, of those with few zeros
+  double size = 0;    // median of the weights with few zeros, in bits
   double spread = 0;  // of these sizes
 };
 
-using Firsts = std::vector<const First*>;
+using WeightList = std::vector<const InitialWeight*>;
 
 // Summarizes the weights in `firsts` other than `each` whose zeros are known.
-OfOthers summarize_others(const Firsts& firsts, const First& each) {
+OtherWeights summarize_others(const WeightList& firsts, const InitialWeight& each) {
   std::vector<double> zeros, sizes;
   std::set<std::int32_t> layers;
-  for (const First* other : firsts) {
+  for (const InitialWeight* other : firsts) {
     if (!other->zeros || other->place == each.place) continue;
     if (other->place.layer != each.place.layer) layers.insert(other->place.layer);
     zeros.push_back(*other->zeros);
-    if (*other->zeros < kLeastZeros && other->size.value > 0) {
+    if (*other->zeros < kMinZeros && other->size.value > 0) {
       sizes.push_back(bits(other->size.value));
     }
   }
-  OfOthers others{.layers = layers.size()};
+  OtherWeights others{.layers = layers.size()};
   if (zeros.empty()) return others;
   others.zeros = median(std::move(zeros));
   others.size = median(sizes);
@@ -139,16 +143,16 @@ OfOthers summarize_others(const Firsts& firsts, const First& each) {
 
 // Returns true if at least half of the layers have zeros in the shards of their highest ranks only,
 // like a vocabulary that was padded to a multiple of the ranks.
-bool is_like_padding(const Firsts& firsts) {
+bool is_like_padding(const WeightList& firsts) {
   struct Ranks {
     int highest_full = -1;
     int lowest_zeros = INT_MAX;
   };
   std::map<std::int32_t, Ranks> layers;
-  for (const First* each : firsts) {
+  for (const InitialWeight* each : firsts) {
     if (!each->zeros) continue;
     Ranks& ranks = layers[each->place.layer];
-    if (*each->zeros < kLeastZeros) {
+    if (*each->zeros < kMinZeros) {
       ranks.highest_full = std::max(ranks.highest_full, each->place.rank);
     } else {
       ranks.lowest_zeros = std::min(ranks.lowest_zeros, each->place.rank);
@@ -162,48 +166,50 @@ bool is_like_padding(const Firsts& firsts) {
   return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
 }
 
-// All weights, and the weights by kind.
+// All initial weights, grouped by kind and by part.
 struct Weights {
-  explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
-    for (const First& each : all) {
+  explicit Weights(const Facts& facts) : all(list_initial_weights(facts)) {
+    for (const InitialWeight& each : all) {
       pointers.push_back(&each);
       kinds[facts.get_kind(each.place.layer)].push_back(&each);
       parts[facts.select_part(each.place.layer)].push_back(&each);
     }
-    Firsts of_products;
-    for (const First* each : pointers) {
-      if (each->is_of_product) of_products.push_back(each);
+    WeightList linear;
+    for (const InitialWeight* each : pointers) {
+      if (each->is_linear) linear.push_back(each);
     }
-    usual = usual_size(of_products);
-    for (const auto& [part, firsts] : parts) usual_of_part[part] = usual_size(firsts);
+    usual = median_size(linear);
+    for (const auto& [part, firsts] : parts) usual_of_part[part] = median_size(firsts);
     for (const auto& [kind, firsts] : kinds) {
-      for (const First* each : firsts) of_kind[each] = &firsts;
+      for (const InitialWeight* each : firsts) of_kind[each] = &firsts;
     }
   }
 
-  std::vector<First> all;
-  Firsts pointers;
-  std::map<std::string, Firsts> kinds;
-  std::unordered_map<const First*, const Firsts*> of_kind;
-  std::map<std::string, Firsts> parts;          // by Facts::select_part
-  double usual = 0;                             // usual_size() over all weights
-  std::map<std::string, double> usual_of_part;  // usual_size() by part
+  std::vector<InitialWeight> all;
+  WeightList pointers;
+  std::map<std::string, WeightList> kinds;
+  std::unordered_map<const InitialWeight*, const WeightList*> of_kind;
+  std::map<std::string, WeightList> parts;      // by Facts::select_part
+  double usual = 0;                             // median_size() over all weights
+  std::map<std::string, double> usual_of_part;  // median_size() by part
 };
 
-// Returns nullopt if the weight is like the others, or sparse with only its large elements kept.
-std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, const First& each) {
-  if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
-  const Firsts& kind = *weights.of_kind.at(&each);
-  OfOthers others = summarize_others(kind, each);
-  const bool alone = others.layers + 1 < kLeastOfKind;
-  if (alone && *each.zeros < kLeastZerosAlone) return std::nullopt;
-  if (alone) others = summarize_others(weights.pointers, each);
-  if (others.layers + 1 < kLeastOfKind) return std::nullopt;
+// Returns nullopt if the weight has no more zeros than others, or if it was pruned to its large
+// elements.
+std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights,
+                                   const InitialWeight& each) {
+  if (!each.zeros || *each.zeros < kMinZeros || *each.zeros >= 1) return std::nullopt;
+  const WeightList& kind = *weights.of_kind.at(&each);
+  OtherWeights others = summarize_others(kind, each);
+  const bool is_single = others.layers + 1 < kMinLayersOfKind;
+  if (is_single && *each.zeros < kMinZerosOfSingle) return std::nullopt;
+  if (is_single) others = summarize_others(weights.pointers, each);
+  if (others.layers + 1 < kMinLayersOfKind) return std::nullopt;
   if (*each.zeros < kTimesUsualZeros * others.zeros) return std::nullopt;
   const double loss = -std::log2(1 - *each.zeros) / 2;  // of a block, in bits of the size
   const bool shows_loss =
-      !alone && !is_like_padding(kind) && others.spread < std::min(kLargeSpread, loss / 2);
-  if (shows_loss && others.size - bits(each.size.value) < kLeastLoss * loss) return std::nullopt;
+      !is_single && !is_like_padding(kind) && others.spread < std::min(kMaxSpread, loss / 2);
+  if (shows_loss && others.size - bits(each.size.value) < kMinLoss * loss) return std::nullopt;
   return Finding{
       .cause = "weight_initialization",
       .place = each.place,
@@ -212,7 +218,7 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
       .confidence = shows_loss ? kProbable : kPossible,
       .summary = fmt::format("{:.3g} % of the elements of the weight begin as exactly 0, of {} "
                              "{:.2g} %: a part of it was not filled, as a shard of another rank",
-                             100 * *each.zeros, alone ? "the others" : "weights of its kind",
+                             100 * *each.zeros, is_single ? "the others" : "weights of its kind",
                              100 * others.zeros),
       .evidence = {{"zeros / numel", each.place, each.size.iteration, *each.zeros, ""},
                    {"zeros / numel", {}, each.size.iteration, others.zeros, "usual"},
@@ -224,19 +230,20 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
           "shard (FSDP: sync_module_states, or initialize after to_empty())"};
 }
 
-// Returns nullopt if the weight is like the others. Residual branches and adapters start at zero,
-// all of a kind.
-std::optional<Finding> judged(const Facts& facts, const Weights& weights, const First& each) {
+// Compares the size of the weight with others of its part, or with all if they are few. Returns
+// nullopt if it is similar. Residual branches and adapters start at zero in all layers of a kind.
+std::optional<Finding> judge_size(const Facts& facts, const Weights& weights,
+                                  const InitialWeight& each) {
   const double size = bits(each.size.value);
   const double of_kind = weights.usual_of_part.at(facts.select_part(each.place.layer));
   const double of_all = weights.usual;
-  const bool alone = std::isnan(of_kind);
-  const bool off =
-      alone ? each.is_of_product && each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers
-            : std::abs(size - of_kind) > kOffItsKind;
+  const bool is_single = std::isnan(of_kind);
+  const bool off = is_single ? each.is_linear && each.size.value > 0 &&
+                                   std::abs(size - of_all) > kMaxOffsetFromAll
+                             : std::abs(size - of_kind) > kMaxOffsetFromKind;
   const bool constant = is_constant(facts, each);
   if (!off && !constant) return std::nullopt;
-  const double usual = std::exp2(alone ? of_all : of_kind);
+  const double usual = std::exp2(is_single ? of_all : of_kind);
   return Finding{
       .cause = "weight_initialization",
       .place = each.place,
@@ -244,72 +251,74 @@ std::optional<Finding> judged(const Facts& facts, const Weights& weights, const 
       .last = facts.last_iteration(),
       .confidence = constant ? kProven : kProbable,
       .summary =
-          constant ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
-                   : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
-                                 "with {:.3g}",
-                                 each.size.value, alone ? "others" : "weights of its kind", usual),
+          constant
+              ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
+              : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
+                            "with {:.3g}",
+                            each.size.value, is_single ? "others" : "weights of its kind", usual),
       .evidence = {{"root mean square", each.place, each.size.iteration, each.size.value, ""},
                    {"root mean square", {}, each.size.iteration, usual, "usual"}}};
 }
 
 // Returns the share of zeros if it is k/n for small n and equal in all of these weights; 0 if not.
-double get_shared_zeros(const Facts& facts, const Firsts& firsts) {
+double get_shared_zeros(const Facts& facts, const WeightList& firsts) {
   std::set<std::int32_t> layers;
   std::optional<double> share;
-  for (const First* each : firsts) {
+  for (const InitialWeight* each : firsts) {
     const Series* count = facts.find(each->place, "numel");
     const auto elements = count != nullptr ? count->at(each->size.iteration) : std::nullopt;
     if (!each->zeros || !elements || *each->zeros != share.value_or(*each->zeros)) return 0;
     share = each->zeros;
     const auto whole = static_cast<std::int64_t>(*elements);
     const std::int64_t zeros = std::llround(*each->zeros * *elements);
-    if (whole <= 0 || whole / std::gcd(zeros, whole) > kMostRanks) return 0;
+    if (whole <= 0 || whole / std::gcd(zeros, whole) > kMaxRanks) return 0;
     layers.insert(each->place.layer);
   }
-  const bool is_part = share && *share >= kLeastZeros && *share < 1;
-  return is_part && layers.size() >= kLeastOfKind ? *share : 0;
+  const bool is_part = share && *share >= kMinZeros && *share < 1;
+  return is_part && layers.size() >= kMinLayersOfKind ? *share : 0;
 }
 
 // Returns true if at least half of the zeros are nonzero in the last record. A mask keeps them.
-bool is_trained_away(const Facts& facts, const First& first) {
+bool is_trained_away(const Facts& facts, const InitialWeight& first) {
   const Series* zeros = facts.find(first.place, "zeros");
   if (zeros == nullptr || zeros->points.back().iteration <= first.size.iteration) return false;
-  const auto last = zeros_in(facts, first.place, zeros->points.back().iteration);
-  return last && *last <= kMostKeptZeros * *first.zeros;
+  const auto last = get_zero_share(facts, first.place, zeros->points.back().iteration);
+  return last && *last <= kMaxKeptZeros * *first.zeros;
 }
 
 // Returns true if exactly this share of the next layer's input is zero in the first iterations: the
 // zeros are whole rows of the weight, whose outputs the activation function keeps at zero.
-bool has_zeros_in_next_input(const Facts& facts, const First& first) {
+bool has_zeros_in_next_input(const Facts& facts, const InitialWeight& first) {
   Place place = first.place;
   ++place.layer;
   place.tensor = TensorName::activation;
   const Series* zeros = facts.find(place, "zeros");
-  if (zeros == nullptr || zeros->points.size() < kLeastInputs) return false;
-  return std::ranges::all_of(std::span(zeros->points).first(kLeastInputs), [&](const Point& point) {
-    return zeros_in(facts, place, point.iteration) == first.zeros;
+  if (zeros == nullptr || zeros->points.size() < kMinInputs) return false;
+  return std::ranges::all_of(std::span(zeros->points).first(kMinInputs), [&](const Point& point) {
+    return get_zero_share(facts, place, point.iteration) == first.zeros;
   });
 }
 
-// Weights that share a part of zeros with all weights of their kind, or with all weights: the shard
-// of a rank may not have been filled.
+// Weights with the same share of zeros as all other weights of their kind, or as all other weights:
+// the shard of a rank may not have been filled.
 struct SharedZeros {
-  double least = 1, most = 0;                     // shares of the kinds
-  std::set<const First*> trained, in_next_input;  // weights, by the evidence against a mask
+  double min_share = 1, max_share = 0;                    // shares of zeros, over the kinds
+  std::set<const InitialWeight*> trained, in_next_input;  // weights whose zeros are not a mask
 };
 
-void add_shared_zeros(const Facts& facts, const Firsts& firsts, SharedZeros& found) {
+void add_shared_zeros(const Facts& facts, const WeightList& firsts, SharedZeros& found) {
   const double share = get_shared_zeros(facts, firsts);
   if (share == 0) return;
   const auto all = [&](const auto& shows) {
-    return std::ranges::all_of(firsts, [&](const First* each) { return shows(facts, *each); });
+    return std::ranges::all_of(firsts,
+                               [&](const InitialWeight* each) { return shows(facts, *each); });
   };
-  std::set<const First*>* shown = all(is_trained_away)           ? &found.trained
-                                  : all(has_zeros_in_next_input) ? &found.in_next_input
-                                                                 : nullptr;
+  std::set<const InitialWeight*>* shown = all(is_trained_away)           ? &found.trained
+                                          : all(has_zeros_in_next_input) ? &found.in_next_input
+                                                                         : nullptr;
   if (shown == nullptr) return;
-  found.least = std::min(found.least, share);
-  found.most = std::max(found.most, share);
+  found.min_share = std::min(found.min_share, share);
+  found.max_share = std::max(found.max_share, share);
   shown->insert(firsts.begin(), firsts.end());
 }
 
@@ -317,12 +326,12 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
   SharedZeros found;
   add_shared_zeros(facts, weights.pointers, found);
   for (const auto& [kind, firsts] : weights.kinds) add_shared_zeros(facts, firsts, found);
-  std::set<const First*> all = found.trained;
+  std::set<const InitialWeight*> all = found.trained;
   all.insert(found.in_next_input.begin(), found.in_next_input.end());
-  const auto first =
-      std::ranges::find_if(weights.pointers, [&](const First* each) { return all.contains(each); });
+  const auto first = std::ranges::find_if(
+      weights.pointers, [&](const InitialWeight* each) { return all.contains(each); });
   if (first == weights.pointers.end()) return std::nullopt;
-  const First& origin = **first;
+  const InitialWeight& origin = **first;
   return Finding{
       .cause = "weight_initialization",
       .place = origin.place,
@@ -332,7 +341,7 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
       .summary = fmt::format(
           "{}{:.3g} % of the elements of {} weights begin as exactly 0, the same share in all "
           "weights of a kind, {}: the shard of a rank may not have been filled",
-          found.least < found.most ? "up to " : "", 100 * found.most, all.size(),
+          found.min_share < found.max_share ? "up to " : "", 100 * found.max_share, all.size(),
           found.trained.empty() ? "and so is this share of the next layer's input"
                                 : "and training changes them"),
       .evidence = {{"zeros / numel", origin.place, origin.size.iteration, *origin.zeros, ""}},
@@ -346,29 +355,29 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
 // weight of every other kind.
 std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
   struct Kind {
-    const Firsts* firsts = nullptr;
-    double least = 0, median = 0;  // bits
+    const WeightList* firsts = nullptr;
+    double smallest = 0, median = 0;  // bits
   };
   std::vector<Kind> kinds;
   for (const auto& [name, firsts] : weights.kinds) {
-    if (!firsts.front()->is_of_product) continue;
+    if (!firsts.front()->is_linear) continue;
     std::vector<double> sizes;
-    for (const First* each : firsts) {
+    for (const InitialWeight* each : firsts) {
       if (each->size.value > 0) sizes.push_back(bits(each->size.value));
     }
     if (sizes.empty()) continue;
-    const double least = *std::ranges::min_element(sizes);
-    kinds.push_back({&firsts, least, median(std::move(sizes))});
+    const double smallest = *std::ranges::min_element(sizes);
+    kinds.push_back({&firsts, smallest, median(std::move(sizes))});
   }
-  constexpr std::size_t kLeastKinds = 4;
-  if (kinds.size() < kLeastKinds) return std::nullopt;
+  constexpr std::size_t kMinKinds = 4;
+  if (kinds.size() < kMinKinds) return std::nullopt;
   for (const Kind& kind : kinds) {
-    if (kind.firsts->size() < kLeastOfKind) continue;
+    if (kind.firsts->size() < kMinLayersOfKind) continue;
     const bool is_largest = std::ranges::all_of(kinds, [&](const Kind& other) {
-      return &other == &kind || kind.least - other.median > kOffTheOthers;
+      return &other == &kind || kind.smallest - other.median > kMaxOffsetFromAll;
     });
     if (!is_largest) continue;
-    const First& first = *kind.firsts->front();
+    const InitialWeight& first = *kind.firsts->front();
     const double usual = std::exp2(weights.usual);
     return Finding{
         .cause = "weight_initialization",
@@ -387,15 +396,15 @@ std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
 }
 
 std::vector<Finding> find_weight_initialization(const Facts& facts) {
-  std::vector<Finding> found = wrong_gains(facts);
+  std::vector<Finding> found = find_wrong_gains(facts);
   const Weights weights(facts);
   if (auto finding = judge_shared_zeros(facts, weights)) found.push_back(std::move(*finding));
   if (auto kind = judge_kinds(facts, weights)) found.push_back(std::move(*kind));
-  for (const First& each : weights.all) {
+  for (const InitialWeight& each : weights.all) {
     const bool is_known =
         std::ranges::any_of(found, [&](const Finding& known) { return known.place == each.place; });
     if (is_known) continue;
-    auto finding = judged(facts, weights, each);
+    auto finding = judge_size(facts, weights, each);
     if (!finding) finding = judge_zeros(facts, weights, each);
     if (finding) found.push_back(std::move(*finding));
   }

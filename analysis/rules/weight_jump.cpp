@@ -5,106 +5,113 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "analysis/baseline.h"
+#include "analysis/facts.h"
 #include "analysis/rules/recorded_rate.h"
-#include "analysis/rules/recorded_update.h"
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {
 
-constexpr double kLeast = 0.03;          // bits: a change of the norm by 2 % in one step
-constexpr double kLeastTogether = 0.01;  // bits, where most weights change in the same step
-constexpr std::size_t kLeastWeights = 3;
-constexpr double kTimesUsualTogether = 4;
-constexpr double kTimesUsual = 12;     // the usual change
-constexpr double kTimesLargest = 3;    // the largest change so far
-constexpr std::size_t kLeastPast = 5;  // changes
-// bits in an iteration: steps that no weight takes in a training that learns, whatever it did
-// before. One of AdamW with a learning rate of 0.01 changes a weight that begins with 0.02 by 0.16.
-constexpr double kTooLarge = 0.5;
-constexpr std::size_t kMostFindings = 3;
-// Where more weights than this jump together, the optimizer's step is the cause.
-constexpr double kMost = 0.6;
+constexpr double kMinChange = 0.03;        // bits: a change of the norm by 2 % in one step
+constexpr double kMinCommonChange = 0.01;  // bits, if most weights change in the same step
+constexpr std::size_t kMinCommonWeights = 3;
+constexpr double kTimesLatestMedian = 4;   // times the median of the latest changes
+constexpr double kTimesMedianChange = 12;  // times the median of all earlier changes
+constexpr double kTimesLargestChange = 3;  // times the largest earlier change
+constexpr std::size_t kMinPastChanges = 5;
+// Bits per iteration. In a training that learns, no weight changes by more, whatever its past: a
+// step of AdamW with a learning rate of 0.01 changes a weight that starts at 0.02 by 0.16 bits.
+constexpr double kMaxGrowthPerStep = 0.5;
+constexpr std::size_t kMaxFindings = 3;
+// If more than this share of the weights jumps in one step, the step of the optimizer is the cause.
+constexpr double kMinCommonShare = 0.6;
 
-struct Jump {
+struct WeightJump {
   Place place;
   std::int64_t iteration = 0;
   double before = 0, after = 0;  // root mean squares
-  bool alone = false;            // a finding whatever other weights do
-  bool unusual = false;          // one where most weights do so; else too large in any training
+  bool is_sufficient = false;    // reported regardless of other weights
+  bool is_unusual = false;       // above its latest changes; reported if most weights jump
   double change() const { return std::abs(bits(after) - bits(before)); }
 };
 
-// Larger than the last changes by far: a sign where most weights do so in the same step.
-bool is_unusual(const Jump& jump, const std::vector<double>& changes) {
+// Returns true if the change is much larger than the latest changes. This is sufficient only if
+// most weights jump in the same step.
+bool exceeds_latest_changes(const WeightJump& jump, const std::vector<double>& changes) {
   constexpr std::size_t kNewest = 6;
   const auto newest = std::span(changes).last(std::min(kNewest, changes.size()));
-  const double usual = kTimesUsualTogether * median({newest.begin(), newest.end()});
-  const double largest = kTimesLargest * *std::ranges::max_element(newest);
-  return jump.change() > std::max({kLeastTogether, usual, largest});
+  const double usual = kTimesLatestMedian * median({newest.begin(), newest.end()});
+  const double largest = kTimesLargestChange * *std::ranges::max_element(newest);
+  return jump.change() > std::max({kMinCommonChange, usual, largest});
 }
 
-// The median of a whole run costs as much as the run is long: it is asked for last, of changes of
-// which each is 3 times as large as all before.
-bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes, double largest) {
-  if (jump.change() <= std::max(kLeast, kTimesLargest * largest)) return false;
-  return jump.change() > kTimesUsual * median(changes);
+// Returns true if the change is much larger than all earlier changes. The median of the whole past
+// costs O(past), so it is computed last, only for changes of 3 times the largest earlier change.
+bool exceeds_all_changes(const WeightJump& jump, const std::vector<double>& changes,
+                         double largest) {
+  if (jump.change() <= std::max(kMinChange, kTimesLargestChange * largest)) return false;
+  return jump.change() > kTimesMedianChange * median(changes);
 }
 
-// By the triangle inequality a step changes the root mean square of a weight by at most that of the
-// update. The update is measured on a sample, so a weight has to change by several of it.
-bool exceeds_update(const Jump& jump, const Point& before, const Series* updates) {
+// Returns true if the weight changes by more than the optimizer's update can cause. By the triangle
+// inequality, a step changes the root mean square of a weight by at most the root mean square of
+// the update. The update is measured on a sample, so the limit is a multiple of it.
+bool exceeds_update(const WeightJump& jump, const Point& before, const Series* updates) {
   constexpr double kTimesUpdate = 4;
-  constexpr double kLeastChange = 0.02;  // part of the weight
+  constexpr double kMinRelativeChange = 0.02;  // relative to the weight
   if (updates == nullptr || jump.iteration != before.iteration + 1) return false;
   const auto update = updates->at(before.iteration);
   const double change = std::abs(jump.after - jump.before);
   return update && std::isfinite(change) && change > kTimesUpdate * *update &&
-         change > kLeastChange * jump.before;
+         change > kMinRelativeChange * jump.before;
 }
 
-std::vector<Jump> find_jumps(const Series& sizes, const Series* updates) {
-  std::vector<Jump> jumps;
+std::vector<WeightJump> find_jumps(const Series& sizes, const Series* updates) {
+  std::vector<WeightJump> jumps;
   std::vector<double> changes;
   double largest = 0;
   for (std::size_t i = 1; i < sizes.points.size(); ++i) {
-    Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
-              sizes.points[i].value};
-    if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
-      jump.alone = is_unusual_alone(jump, changes, largest);
-      jump.unusual = is_unusual(jump, changes);
+    WeightJump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
+                    sizes.points[i].value};
+    if (changes.size() >= kMinPastChanges && std::isfinite(jump.after)) {
+      jump.is_sufficient = exceeds_all_changes(jump, changes, largest);
+      jump.is_unusual = exceeds_latest_changes(jump, changes);
     } else {
-      jump.alone = exceeds_update(jump, sizes.points[i - 1], updates);
+      jump.is_sufficient = exceeds_update(jump, sizes.points[i - 1], updates);
     }
     const auto steps = static_cast<double>(jump.iteration - sizes.points[i - 1].iteration);
     const bool too_large = jump.before > 0 && std::isfinite(jump.after) &&
-                           bits(jump.after) - bits(jump.before) > kTooLarge * steps;
-    if (jump.alone || jump.unusual || too_large) jumps.push_back(jump);
+                           bits(jump.after) - bits(jump.before) > kMaxGrowthPerStep * steps;
+    if (jump.is_sufficient || jump.is_unusual || too_large) jumps.push_back(jump);
     changes.push_back(jump.change());
     largest = std::max(largest, jump.change());
   }
   return jumps;
 }
 
-bool are_most(std::size_t together, std::size_t weights) {
-  return together > 1 && static_cast<double>(together) > kMost * static_cast<double>(weights);
+bool are_most(std::size_t group, std::size_t weights) {
+  return group > 1 && static_cast<double>(group) > kMinCommonShare * static_cast<double>(weights);
 }
 
-Finding weight_jump_finding(const Facts& facts, const std::vector<Jump>& together,
+Finding weight_jump_finding(const Facts& facts, const std::vector<WeightJump>& group,
                             std::size_t weights) {
-  const bool all = are_most(together.size(), weights);
-  const Jump& largest = *std::ranges::max_element(together, {}, &Jump::change);
+  const bool are_most_weights = are_most(group.size(), weights);
+  const WeightJump& largest = *std::ranges::max_element(group, {}, &WeightJump::change);
   std::string summary =
       fmt::format("the root mean square of the weight goes from {:.3g} to {:.3g} in one step",
                   largest.before, largest.after);
-  summary += all ? fmt::format(", with {} of {} weights: the learning rate or the optimizer",
-                               together.size(), weights)
-                 : and_others(together.size() - 1, "weight");
+  summary += are_most_weights
+                 ? fmt::format(", with {} of {} weights: the learning rate or the optimizer",
+                               group.size(), weights)
+                 : and_others(group.size() - 1, "weight");
   return {.cause = "weight_jump",
           .place = largest.place,
           .first = largest.iteration,
@@ -116,16 +123,17 @@ Finding weight_jump_finding(const Facts& facts, const std::vector<Jump>& togethe
                         "before"}}};
 }
 
-// A recorded learning rate is evidence for a jump that follows it, or a separate finding if only
-// the loss shows its effect.
+// Adds a jump of the recorded learning rate as evidence to a jump of weights that follows it, or as
+// a separate finding if only the loss shows its effect.
 void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
-  constexpr std::int64_t kShowsWithin = 2;  // iterations: the weights of the next one are changed
+  // Iterations; the step changes the weights of the next iteration.
+  constexpr std::int64_t kMaxDelay = 2;
   const auto rate = first_rate_jump(facts);
   if (!rate) return;
   const std::vector<Evidence> evidence{{rate->name, {}, rate->iteration, rate->after, ""},
                                        {rate->name, {}, rate->previous, rate->before, "before"}};
   for (Finding& each : found) {
-    if (each.first < rate->iteration || each.first > rate->iteration + kShowsWithin) continue;
+    if (each.first < rate->iteration || each.first > rate->iteration + kMaxDelay) continue;
     each.summary += fmt::format("; the learning rate goes from {:.3g} to {:.3g} in iteration {}",
                                 rate->before, rate->after, rate->iteration);
     each.evidence.insert(each.evidence.end(), evidence.begin(), evidence.end());
@@ -143,7 +151,90 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                    .evidence = evidence});
 }
 
-// Updates that grow at a constant learning rate, if no weight shows it by itself.
+struct UpdateJump {
+  std::string update;  // name of the scalar
+  std::string rate;    // name of the scalar
+  std::int64_t iteration = 0;
+  std::int64_t previous = 0;     // last recorded iteration before
+  double before = 0, after = 0;  // norm of the update / norm of the weights
+  double rate_before = 0, rate_after = 0;
+};
+
+constexpr ShiftOptions kUpdateGrowth{.least_bits = 1, .least_past = 8, .sustained = 2};
+constexpr std::string_view kUpdateScalar = "update_to_weight";
+
+const Scalars* find_rate_of(const Facts& facts, const Scalars& updates) {
+  const std::string optimizer = updates.name.substr(0, updates.name.size() - kUpdateScalar.size());
+  const auto found = std::ranges::find_if(facts.scalars(), [&](const Scalars& each) {
+    return each.rank == updates.rank && each.name == optimizer + "lr";
+  });
+  return found == facts.scalars().end() ? nullptr : &*found;
+}
+
+const Point* point_at(const Scalars& scalars, std::int64_t iteration) {
+  const auto found = std::ranges::lower_bound(scalars.points, iteration, {}, &Point::iteration);
+  return found != scalars.points.end() && found->iteration == iteration ? &*found : nullptr;
+}
+
+// Returns the updates divided by their learning rate. Excludes updates of 0: a loss scaler skipped
+// the step.
+std::vector<Point> divide_by_rate(const Scalars& updates, const Scalars& rates) {
+  std::vector<Point> steps;
+  for (const auto& [iteration, update] : updates.points) {
+    const Point* rate = point_at(rates, iteration);
+    if (rate != nullptr && rate->value > 0 && update > 0 && std::isfinite(update)) {
+      steps.push_back({iteration, update / rate->value});
+    }
+  }
+  return steps;
+}
+
+// Returns true if a weight changes in this step after it did not change in the last records.
+bool is_any_weight_unfrozen(const Facts& facts, std::int64_t iteration) {
+  constexpr std::ptrdiff_t kUnchangedPoints = 3;  // points
+  for (const Series& sizes : root_mean_squares(facts, TensorName::weight)) {
+    const auto now = std::ranges::upper_bound(sizes.points, iteration, {}, &Point::iteration);
+    if (now == sizes.points.end() || now - sizes.points.begin() < kUnchangedPoints) continue;
+    const double before = (now - 1)->value;
+    const bool was_unchanged = std::all_of(
+        now - kUnchangedPoints, now, [&](const Point& point) { return point.value == before; });
+    if (was_unchanged && now->value != before) return true;
+  }
+  return false;
+}
+
+std::optional<UpdateJump> find_update_jump(const Facts& facts, const Scalars& updates) {
+  const Scalars* rates = find_rate_of(facts, updates);
+  if (rates == nullptr) return std::nullopt;
+  const std::vector<Point> steps = divide_by_rate(updates, *rates);
+  const auto shift = first_shift(steps, kUpdateGrowth);
+  if (!shift || shift->bits < 0 || is_any_weight_unfrozen(facts, shift->first)) return std::nullopt;
+  const auto first = std::ranges::lower_bound(steps, shift->first, {}, &Point::iteration);
+  const std::int64_t previous = (first - 1)->iteration;
+  return UpdateJump{.update = updates.name,
+                    .rate = rates->name,
+                    .iteration = shift->first,
+                    .previous = previous,
+                    .before = point_at(updates, previous)->value,
+                    .after = point_at(updates, shift->first)->value,
+                    .rate_before = point_at(*rates, previous)->value,
+                    .rate_after = point_at(*rates, shift->first)->value};
+}
+
+// Returns the first update that is at least twice as large as usual for its learning rate: an
+// optimizer that lost its state repeats its first steps. Larger updates because weights are no
+// longer frozen are not a jump.
+std::optional<UpdateJump> first_update_jump(const Facts& facts) {
+  std::optional<UpdateJump> first;
+  for (const Scalars& scalars : facts.scalars()) {
+    if (!scalars.name.ends_with(kUpdateScalar)) continue;
+    const auto jump = find_update_jump(facts, scalars);
+    if (jump && (!first || jump->iteration < first->iteration)) first = jump;
+  }
+  return first;
+}
+
+// Adds a finding for updates that grow at the same learning rate, unless a weight already shows it.
 void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
   constexpr std::int64_t kSoon = 2;  // iterations
   const auto jump = first_update_jump(facts);
@@ -172,25 +263,26 @@ void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
 }
 
 std::vector<Finding> find_weight_jump(const Facts& facts) {
-  std::vector<Jump> jumps;
+  std::vector<WeightJump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
   for (const Series& sizes : weights) {
     const Series* updates = facts.find(sizes.place, "update_rms");
     std::ranges::move(find_jumps(sizes, updates), std::back_inserter(jumps));
   }
-  std::ranges::stable_sort(jumps, {}, &Jump::iteration);
+  std::ranges::stable_sort(jumps, {}, &WeightJump::iteration);
   std::vector<Finding> found;
   for (auto begin = jumps.begin(); begin != jumps.end();) {
-    const auto end = std::find_if(
-        begin, jumps.end(), [&](const Jump& jump) { return jump.iteration != begin->iteration; });
-    std::vector<Jump> together(begin, end);
+    const auto end = std::find_if(begin, jumps.end(), [&](const WeightJump& jump) {
+      return jump.iteration != begin->iteration;
+    });
+    std::vector<WeightJump> group(begin, end);
     begin = end;
-    if (together.size() < kLeastWeights || !are_most(together.size(), weights.size())) {
-      std::erase_if(together, [](const Jump& jump) { return !jump.alone; });
+    if (group.size() < kMinCommonWeights || !are_most(group.size(), weights.size())) {
+      std::erase_if(group, [](const WeightJump& jump) { return !jump.is_sufficient; });
     }
-    if (together.empty()) continue;
-    found.push_back(weight_jump_finding(facts, together, weights.size()));
-    if (found.size() == kMostFindings) break;
+    if (group.empty()) continue;
+    found.push_back(weight_jump_finding(facts, group, weights.size()));
+    if (found.size() == kMaxFindings) break;
   }
   add_recorded_rate(facts, found);
   add_recorded_update(facts, found);

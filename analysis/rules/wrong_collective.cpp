@@ -8,17 +8,18 @@ namespace telens::analysis {
 namespace {
 
 std::vector<Finding> find_wrong_collective(const Facts& facts) {
-  auto lost = find_compared(
+  auto lost = find_rank_difference(
       facts,
       {.cause = "wrong_collective",
        .statistic = "nonfinite_lost",
        .summary = "fewer NaN or infinities came out of a collective than a rank sent into it",
        .others = "collective"});
-  auto wrong = find_compared(facts, {.cause = "wrong_collective",
-                                     .statistic = "collectives_wrong",
-                                     .summary = "other values came out of a collective than the "
-                                                "ranks sent",
-                                     .others = "collective"});
+  auto wrong =
+      find_rank_difference(facts, {.cause = "wrong_collective",
+                                   .statistic = "collectives_wrong",
+                                   .summary = "other values came out of a collective than the "
+                                              "ranks sent",
+                                   .others = "collective"});
   if (wrong.empty()) return lost;
   if (lost.empty()) return wrong;
   return lost.front().first <= wrong.front().first ? std::move(lost) : std::move(wrong);
@@ -34,7 +35,7 @@ Rule wrong_collective() {
               "NaN was lost (the maximum of 1 and NaN is 1 in gloo), the group does not contain "
               "all ranks, or the transfer changed bits.",
           .stage = Stage::setup,
-          // A run in which gradients were compared had no collective to look at.
+          // If only gradients were compared, the run had no collective to check.
           .required = {"collectives_wrong|gradient_differs", "nonfinite_lost|gradient_differs"},
           .compares_ranks = true,
           .recorded_by = "CollectiveCheck",

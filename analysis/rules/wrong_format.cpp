@@ -13,20 +13,21 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kMost = 0.7;  // the share of operands of this kind that makes a format usual
-constexpr std::size_t kLeastOperands = 3;
+constexpr double kMinUsualShare = 0.7;  // share of the operands that must have the usual format
+constexpr std::size_t kMinOperands = 3;
 
-struct Operand {
+struct CastOperand {
   const GemmState* state = nullptr;
   std::string ran;
 };
 
-// A weight that is stored quantized and a modified operand were asked for: no mistake.
+// Returns true if the recipe chose the format. Weights that are stored quantized and operands that
+// a feature modifies are intended exceptions.
 bool is_by_recipe(const GemmState& state, const std::string& tensor) {
   return state.detail(tensor + " cause").starts_with("the recipe wants it so");
 }
 
-Finding wrong_format_finding(const Facts& facts, const Operand& operand, TensorName tensor,
+Finding wrong_format_finding(const Facts& facts, const CastOperand& operand, TensorName tensor,
                              const std::string& usual) {
   Place place = operand.state->place;
   place.tensor = tensor;
@@ -40,22 +41,22 @@ Finding wrong_format_finding(const Facts& facts, const Operand& operand, TensorN
           .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
 }
 
-struct Change {
+struct FormatChange {
   Place place;
   std::int64_t iteration = 0;
   std::string before, after;
 };
 
-// A tensor that was cast to one format, and to another one from some iteration on.
-std::vector<Change> changes(const Facts& facts) {
-  std::vector<Change> found;
-  std::map<std::tuple<int, std::int32_t, std::optional<Gemm>, TensorName>, Operand> last;
+// Returns each change of a tensor's format.
+std::vector<FormatChange> list_changes(const Facts& facts) {
+  std::vector<FormatChange> found;
+  std::map<std::tuple<int, std::int32_t, std::optional<Gemm>, TensorName>, CastOperand> last;
   for (const GemmState& state : facts.gemm_states()) {
     for (const TensorName tensor : kAllTensors) {
       const std::string name(get_name(tensor));
       const std::string ran = state.detail(name + " ran");
       if (ran.empty() || !is_by_recipe(state, name) || is_high_precision(ran)) continue;
-      Operand& before = last[{state.place.rank, state.place.layer, state.place.gemm, tensor}];
+      CastOperand& before = last[{state.place.rank, state.place.layer, state.place.gemm, tensor}];
       if (before.state != nullptr && before.ran != ran) {
         Place place = state.place;
         place.tensor = tensor;
@@ -67,16 +68,16 @@ std::vector<Change> changes(const Facts& facts) {
   return found;
 }
 
-// The first of those that change in the same iteration, in the order of training.
-std::vector<Finding> changed(const Facts& facts) {
-  const std::vector<Change> all = changes(facts);
+// Returns the first change as a finding; within an iteration, the first in training order.
+std::vector<Finding> find_changed_format(const Facts& facts) {
+  const std::vector<FormatChange> all = list_changes(facts);
   if (all.empty()) return {};
-  const auto key = [](const Change& change) {
+  const auto key = [](const FormatChange& change) {
     return std::pair(change.iteration, get_order_in_step(change.place));
   };
-  const Change& first = *std::ranges::min_element(all, {}, key);
+  const FormatChange& first = *std::ranges::min_element(all, {}, key);
   std::set<std::int32_t> layers;
-  for (const Change& each : all) layers.insert(each.place.layer);
+  for (const FormatChange& each : all) layers.insert(each.place.layer);
   return {{.cause = "wrong_format",
            .place = first.place,
            .first = first.iteration,
@@ -87,16 +88,17 @@ std::vector<Finding> changed(const Facts& facts) {
            .evidence = {{"ledger: ran " + first.after, first.place, first.iteration, 0, ""}}}};
 }
 
-// Reads of a gradient in which so many percent of the elements become zero.
-std::int64_t reads_with_underflow(const Series& percent) {
-  constexpr double kMany = 10;
-  return std::ranges::count_if(percent.points,
-                               [](const Point& point) { return point.value >= kMany; });
+// Returns the number of reads in which at least 10 % of the elements become zero.
+std::int64_t count_underflows(const Series& percent) {
+  constexpr double kMinUnderflowPercent = 10;
+  return std::ranges::count_if(
+      percent.points, [](const Point& point) { return point.value >= kMinUnderflowPercent; });
 }
 
-// Gradients in E4M3 with one scale a tensor, and it shows: E5M2 has 15 more powers of two.
-std::vector<Finding> narrow_gradients(const Facts& facts) {
-  constexpr std::int64_t kLeastReads = 4;
+// Detects underflowing gradients in E4M3 with one scale per tensor. E5M2 covers 15 more powers of
+// two.
+std::vector<Finding> find_narrow_gradients(const Facts& facts) {
+  constexpr std::int64_t kMinReads = 4;
   for (const GemmState& state : facts.gemm_states()) {
     const std::string ran = state.detail("gradient ran");
     if (!ran.starts_with("E4M3") || scaling_in(ran) != kTensorScaling) continue;
@@ -104,7 +106,7 @@ std::vector<Finding> narrow_gradients(const Facts& facts) {
     Place place = state.place;
     place.tensor = TensorName::gradient;
     const Series* percent = facts.find(place, "underflows%");
-    if (percent == nullptr || reads_with_underflow(*percent) < kLeastReads) continue;
+    if (percent == nullptr || count_underflows(*percent) < kMinReads) continue;
     const Point& worst = *std::ranges::max_element(percent->points, {}, &Point::value);
     return {{.cause = "wrong_format",
              .place = place,
@@ -125,7 +127,7 @@ std::vector<Finding> find_wrong_format(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor : kAllTensors) {
     const std::string name(get_name(tensor));
-    std::map<std::optional<Gemm>, std::vector<Operand>> by_gemm;
+    std::map<std::optional<Gemm>, std::vector<CastOperand>> by_gemm;
     for (const GemmState& state : facts.gemm_states()) {
       const std::string ran = state.detail(name + " ran");
       if (!ran.empty() && is_by_recipe(state, name)) {
@@ -134,20 +136,21 @@ std::vector<Finding> find_wrong_format(const Facts& facts) {
     }
     for (const auto& [gemm, operands] : by_gemm) {
       std::map<std::string, std::size_t> counts;
-      for (const Operand& each : operands) ++counts[each.ran];
+      for (const CastOperand& each : operands) ++counts[each.ran];
       const auto usual =
           std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
-      if (operands.size() < kLeastOperands || counts.size() < 2) continue;
-      if (static_cast<double>(usual->second) < kMost * static_cast<double>(operands.size()))
+      if (operands.size() < kMinOperands || counts.size() < 2) continue;
+      if (static_cast<double>(usual->second) <
+          kMinUsualShare * static_cast<double>(operands.size()))
         continue;
-      for (const Operand& each : operands) {
+      for (const CastOperand& each : operands) {
         if (each.ran != usual->first)
           found.push_back(wrong_format_finding(facts, each, tensor, usual->first));
       }
     }
   }
-  if (found.empty()) found = changed(facts);
-  return found.empty() ? narrow_gradients(facts) : found;
+  if (found.empty()) found = find_changed_format(facts);
+  return found.empty() ? find_narrow_gradients(facts) : found;
 }
 
 }  // namespace

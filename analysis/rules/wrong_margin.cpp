@@ -10,19 +10,20 @@
 namespace telens::analysis {
 namespace {
 
-constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnormals
-constexpr double kMost = 0.6;  // the share of tensors that have the usual margin
+constexpr long kMinWideMargin = 4;            // bits, of 18 powers of two in E4M3 with subnormals
+constexpr double kMinUsualMarginShare = 0.6;  // share of tensors with the usual margin
 
-struct Margin {
+// The margins of one tensor.
+struct MarginSeries {
   Place place;
-  std::vector<std::pair<std::int64_t, long>> values = {};  // by iteration
+  std::vector<std::pair<std::int64_t, long>> values = {};  // iteration, margin
 };
 
-std::vector<Margin> margins(const Facts& facts) {
-  std::vector<Margin> all;
+std::vector<MarginSeries> list_margins(const Facts& facts) {
+  std::vector<MarginSeries> all;
   for (const ScaleSeries& scales : scale_series(facts)) {
-    if (!scales.knows_margin) continue;
-    Margin margin{.place = scales.place};
+    if (!scales.has_margin) continue;
+    MarginSeries margin{.place = scales.place};
     for (const ScaleRead& read : scales.reads) {
       margin.values.emplace_back(read.iteration, std::lround(read.margin));
     }
@@ -31,18 +32,19 @@ std::vector<Margin> margins(const Facts& facts) {
   return all;
 }
 
-// The one that most tensors begin with.
-std::optional<long> usual_margin(const std::vector<Margin>& all) {
+// Returns the initial margin of most tensors; nullopt if they are too different.
+std::optional<long> find_usual_margin(const std::vector<MarginSeries>& all) {
   std::map<long, std::size_t> counts;
-  for (const Margin& each : all) ++counts[each.values.front().second];
+  for (const MarginSeries& each : all) ++counts[each.values.front().second];
   const auto most =
       std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
   if (most == counts.end()) return std::nullopt;
-  const bool clear = static_cast<double>(most->second) >= kMost * static_cast<double>(all.size());
-  return clear ? std::optional(most->first) : std::nullopt;
+  const bool is_clear =
+      static_cast<double>(most->second) >= kMinUsualMarginShare * static_cast<double>(all.size());
+  return is_clear ? std::optional(most->first) : std::nullopt;
 }
 
-Finding wrong_margin_finding(const Margin& margin, std::size_t i, std::string summary,
+Finding wrong_margin_finding(const MarginSeries& margin, std::size_t i, std::string summary,
                              double confidence) {
   const auto [iteration, value] = margin.values[i];
   return {.cause = "wrong_margin",
@@ -56,10 +58,10 @@ Finding wrong_margin_finding(const Margin& margin, std::size_t i, std::string su
 }
 
 std::vector<Finding> find_wrong_margin(const Facts& facts) {
-  const std::vector<Margin> all = margins(facts);
-  const auto usual = usual_margin(all);
+  const std::vector<MarginSeries> all = list_margins(facts);
+  const auto usual = find_usual_margin(all);
   if (!usual) return {};
-  if (*usual >= kWide || *usual < 0) {
+  if (*usual >= kMinWideMargin || *usual < 0) {
     return {
         wrong_margin_finding(all.front(), 0,
                              fmt::format("all tensors are cast with a margin of {}: {}", *usual,
@@ -68,7 +70,7 @@ std::vector<Finding> find_wrong_margin(const Facts& facts) {
                              kProbable)};
   }
   std::vector<Finding> found;
-  for (const Margin& margin : all) {
+  for (const MarginSeries& margin : all) {
     const auto other =
         std::ranges::find_if(margin.values, [&](const auto& row) { return row.second != *usual; });
     if (other == margin.values.end()) continue;

@@ -10,28 +10,28 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kOff = 1.5;  // bits: a scale that is a power of two is off by less than 1
-constexpr double kOffAfterGap = 4;
-// Limit for one or two iterations: the newest amax may belong to a smaller micro-batch.
-constexpr double kOffOnce = 4;
-constexpr std::size_t kByChance = 2;  // reads on end
+constexpr double kMinOffset = 1.5;        // bits; rounding to a power of two is off by less than 1
+constexpr double kMinOffsetAfterGap = 4;  // bits, if iterations are missing
+// Bits, if only one or two reads are off: the newest amax may belong to a smaller micro-batch.
+constexpr double kMinBriefOffset = 4;
+constexpr std::size_t kMaxBriefReads = 2;
 
-// Returns the bits by which the scales of an iteration are outside of the range that the amaxes so
-// far allow: below the newest or above the largest. A scale that fits the current tensor is
-// correct, however it was computed.
-double off_by(const ScaleRead& read, const ScaleRead& before, double largest_before) {
-  const double guard = read.iteration == before.iteration + 1 ? kOff : kOffAfterGap;
-  if (std::abs(read.staleness()) < guard) return 0;
-  const double above = read.stands_for - read.span - largest_before;
-  const double below = read.stands_for + read.span - before.amax;
-  if (above > guard) return above;
-  return below < -guard ? below : 0;
+// Returns the bits by which the scales of an iteration are outside of the range of the earlier
+// amaxes: negative below the newest amax, positive above the largest, 0 if within kMinOffset. A
+// scale that fits the current tensor is correct, however it was computed.
+double get_offset(const ScaleRead& read, const ScaleRead& before, double largest_before) {
+  const double limit = read.iteration == before.iteration + 1 ? kMinOffset : kMinOffsetAfterGap;
+  if (std::abs(read.staleness()) < limit) return 0;
+  const double above = read.scale_amax - read.span - largest_before;
+  const double below = read.scale_amax + read.span - before.amax;
+  if (above > limit) return above;
+  return below < -limit ? below : 0;
 }
 
-// Describes the scale, compared with the one that the amax of the iteration before asks for.
-std::string likeness(double scale, double expected, double off) {
-  constexpr double kNear = 1;
-  constexpr double kFar = 2;
+// Describes how a scale differs from the expected scale. All arguments are log2.
+std::string describe_scale(double scale, double expected, double off) {
+  constexpr double kNear = 1;  // bits
+  constexpr double kFar = 2;   // bits
   if (std::abs(scale) < 0.01 && std::abs(expected) > kNear) {
     return "it is 1, as if it were lost";
   }
@@ -44,73 +44,82 @@ std::string likeness(double scale, double expected, double off) {
   return fmt::format("{:.2g} bits too {}", std::abs(off), off > 0 ? "small" : "large");
 }
 
-struct Wrong {
-  std::size_t first = 0, last = 0, reads = 0;
-  double off = 0;
-  double expected = 0;  // log2 of the amax
+struct WrongScale {
+  std::size_t first = 0, last = 0;  // indices of reads
+  std::size_t reads = 0;            // number of wrong reads
+  double off = 0;                   // bits, see get_offset
+  double expected = 0;              // log2 of the amax
 };
 
-std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Series& amax,
-                                 bool whole_past) {
+// Returns the reads whose scale is far outside of the range of the earlier amaxes.
+// `has_whole_past`: the run recorded the history from its start.
+std::optional<WrongScale> find_first_wrong(const std::vector<ScaleRead>& reads, const Series& amax,
+                                           bool has_whole_past) {
   const std::vector<double> largest = largest_amaxes(reads, amax);
-  std::optional<Wrong> wrong;
+  std::optional<WrongScale> wrong;
   for (std::size_t i = 1; i < reads.size(); ++i) {
-    const double off = off_by(reads[i], reads[i - 1], largest[i - 1]);
+    const double off = get_offset(reads[i], reads[i - 1], largest[i - 1]);
     if (off == 0) {
-      const bool passing = wrong && wrong->reads <= kByChance && std::abs(wrong->off) < kOffOnce;
-      if (passing) wrong.reset();
+      const bool is_brief =
+          wrong && wrong->reads <= kMaxBriefReads && std::abs(wrong->off) < kMinBriefOffset;
+      if (is_brief) wrong.reset();
       continue;
     }
-    // A resumed history may remember more than the run has seen: a change must be seen then.
-    const bool moved = std::abs(reads[i].stands_for - reads[i - 1].stands_for) > kOff;
-    if (!wrong && !moved && !whole_past) continue;
+    // A resumed history may contain amaxes from before the recorded iterations. Then require that
+    // the scale changes.
+    const bool has_changed = std::abs(reads[i].scale_amax - reads[i - 1].scale_amax) > kMinOffset;
+    if (!wrong && !has_changed && !has_whole_past) continue;
     if (!wrong) {
-      wrong =
-          Wrong{.first = i, .off = off, .expected = off > 0 ? largest[i - 1] : reads[i - 1].amax};
+      wrong = WrongScale{
+          .first = i, .off = off, .expected = off > 0 ? largest[i - 1] : reads[i - 1].amax};
     }
     wrong->last = i;
     ++wrong->reads;
   }
-  if (wrong && wrong->reads <= kByChance && std::abs(wrong->off) < kOffOnce) return std::nullopt;
+  if (wrong && wrong->reads <= kMaxBriefReads && std::abs(wrong->off) < kMinBriefOffset)
+    return std::nullopt;
   return wrong;
 }
 
-// Distance of a scale from the range that the amaxes so far allow, for a scale that moved by less
-// than kOff and stayed there. The usual distance in the past, for example from amaxes of
-// evaluations, which are not recorded, is subtracted.
-std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const Series& amax) {
-  constexpr std::size_t kPast = 5;
-  constexpr std::size_t kSustained = 4;
-  constexpr double kLeast = 0.6;  // bits: a factor of 2 is 1, less what the amaxes vary by
+// Detects a scale that leaves the range of the earlier amaxes by less than kMinOffset and stays
+// outside. Subtracts the largest earlier distance, which may be due to amaxes of evaluations: these
+// are not recorded.
+std::optional<WrongScale> find_small_offset(const std::vector<ScaleRead>& reads,
+                                            const Series& amax) {
+  constexpr std::size_t kMinPastReads = 5;
+  constexpr std::size_t kMinSustainedReads = 4;
+  // Bits; a factor of 2 is 1 bit, minus the variation of the amaxes.
+  constexpr double kMinShift = 0.6;
   const std::vector<double> largest = largest_amaxes(reads, amax);
   std::vector<double> below(reads.size()), above(reads.size());
   for (std::size_t i = 1; i < reads.size(); ++i) {
-    below[i] = reads[i - 1].amax - reads[i].stands_for - reads[i].span;
-    above[i] = reads[i].stands_for - reads[i].span - largest[i - 1];
+    below[i] = reads[i - 1].amax - reads[i].scale_amax - reads[i].span;
+    above[i] = reads[i].scale_amax - reads[i].span - largest[i - 1];
   }
-  double most_below = 0, most_above = 0;  // in the reads before
-  for (std::size_t i = 2; i + kSustained <= reads.size(); ++i) {
+  double most_below = 0, most_above = 0;  // bits, in the reads before
+  for (std::size_t i = 2; i + kMinSustainedReads <= reads.size(); ++i) {
     most_below = std::max(most_below, below[i - 1]);
     most_above = std::max(most_above, above[i - 1]);
-    if (i <= kPast) continue;
-    const auto jump = reads[i].stands_for - reads[i - 1].stands_for;
-    if (std::abs(jump) < kLeast) continue;
-    // A scale that follows its tensor within the iteration is right.
-    if (std::abs(reads[i].staleness()) < kLeast) continue;
+    if (i <= kMinPastReads) continue;
+    const auto jump = reads[i].scale_amax - reads[i - 1].scale_amax;
+    if (std::abs(jump) < kMinShift) continue;
+    // A scale that fits the tensor of the same iteration is correct.
+    if (std::abs(reads[i].staleness()) < kMinShift) continue;
     const std::vector<double>& off = jump < 0 ? below : above;
     const double usual = jump < 0 ? most_below : most_above;
-    const auto stays = [&](double each) { return each > usual + kLeast; };
-    if (!std::all_of(&off[i], &off[i] + kSustained, stays)) continue;
-    return Wrong{.first = i,
-                 .last = i + kSustained - 1,
-                 .reads = kSustained,
-                 .off = jump < 0 ? -off[i] : off[i],
-                 .expected = jump < 0 ? reads[i - 1].amax : largest[i - 1]};
+    const auto stays = [&](double each) { return each > usual + kMinShift; };
+    if (!std::all_of(&off[i], &off[i] + kMinSustainedReads, stays)) continue;
+    return WrongScale{.first = i,
+                      .last = i + kMinSustainedReads - 1,
+                      .reads = kMinSustainedReads,
+                      .off = jump < 0 ? -off[i] : off[i],
+                      .expected = jump < 0 ? reads[i - 1].amax : largest[i - 1]};
   }
   return std::nullopt;
 }
 
-Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
+Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness,
+                            const WrongScale& wrong) {
   const std::vector<ScaleRead>& reads = staleness.reads;
   const ScaleRead& read = reads[wrong.first];
   Finding finding{
@@ -118,20 +127,20 @@ Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness, co
       .place = staleness.place,
       .first = read.iteration,
       .last = reads[wrong.last].iteration,
-      .confidence = wrong.reads > 1 || std::abs(wrong.off) > 2 * kOff ? kProven : kProbable};
-  std::string like =
+      .confidence = wrong.reads > 1 || std::abs(wrong.off) > 2 * kMinOffset ? kProven : kProbable};
+  std::string description =
       fmt::format("{:.2g} bits too {}", std::abs(wrong.off), wrong.off > 0 ? "small" : "large");
   const Series* inverse = facts.find(staleness.place, "scale_inv_max");
   const auto inverse_now = inverse != nullptr ? inverse->at(read.iteration) : std::nullopt;
   if (inverse_now && *inverse_now > 0) {
     const double scale = -std::log2(*inverse_now);
-    like = likeness(scale, scale + wrong.off, wrong.off);
+    description = describe_scale(scale, scale + wrong.off, wrong.off);
     finding.evidence.push_back(
         {"scale_inv_max", staleness.place, read.iteration, *inverse_now, ""});
   }
   finding.summary =
       fmt::format("the scale corresponds to an amax of {:.3g}, the history to {:.3g}: {}",
-                  std::exp2(read.stands_for), std::exp2(wrong.expected), like);
+                  std::exp2(read.scale_amax), std::exp2(wrong.expected), description);
   finding.evidence.push_back(
       {"scale_staleness", staleness.place, read.iteration, read.staleness(), ""});
   finding.evidence.push_back({"cur_amax", staleness.place, reads[wrong.first - 1].iteration,
@@ -141,11 +150,11 @@ Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness, co
 
 std::vector<Finding> find_wrong_scale(const Facts& facts) {
   std::vector<Finding> found;
-  const bool whole_past = facts.first_iteration() == 0;
+  const bool has_whole_past = facts.first_iteration() == 0;
   for (const ScaleSeries& scales : scale_series(facts)) {
     const Series* amax = facts.find(scales.place, "cur_amax");
-    auto wrong = first_wrong(scales.reads, *amax, whole_past && scales.knows_margin);
-    if (!wrong) wrong = moved_for_good(scales.reads, *amax);
+    auto wrong = find_first_wrong(scales.reads, *amax, has_whole_past && scales.has_margin);
+    if (!wrong) wrong = find_small_offset(scales.reads, *amax);
     if (wrong) found.push_back(wrong_scale_finding(facts, scales, *wrong));
   }
   return found;
