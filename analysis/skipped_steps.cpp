@@ -25,8 +25,9 @@ std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
 
 // How a skipped step shows in the recorded weights.
 enum class Proof : std::uint8_t {
-  kept,    // a weight is the same in the next iteration
-  finite,  // or, if it is not recorded there, finite later: infinite gradients spoil a weight
+  kept,     // a weight is the same in the next iteration
+  finite,   // or, if it is not recorded there, finite later: infinite gradients spoil a weight
+  retried,  // or finite in the next iteration: the iteration also has the step that succeeded
 };
 
 // Returns true if the recorded weights show by such a proof that the optimizer's step of this
@@ -39,9 +40,10 @@ bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iter
     if (next == norm->points.end()) continue;
     const auto now = norm->at(iteration);
     const bool is_exact = now && next->iteration == iteration + 1;
-    const bool is_kept = is_exact ? next->value == *now : std::isfinite(next->value);
+    const bool is_kept =
+        is_exact && proof != Proof::retried ? next->value == *now : std::isfinite(next->value);
     if (!is_kept) return false;
-    any = any || is_exact || proof == Proof::finite;
+    any = any || is_exact || proof != Proof::kept;
   }
   return any;
 }
@@ -89,7 +91,10 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
   }
   const std::vector<const Series*> norms = norms_of_trained_weights(facts);
   std::erase_if(candidates, [&](std::int64_t iteration) {
-    const Proof proof = by_norm_alone.contains(iteration) ? Proof::kept : Proof::finite;
+    // telens.watch ends iterations with steps of the optimizer, and a scaler that skips calls none.
+    const Proof proof = by_norm_alone.contains(iteration) ? Proof::kept
+                        : has_scaler                      ? Proof::retried
+                                                          : Proof::finite;
     return others.contains(iteration) || !step_was_skipped(norms, iteration, proof);
   });
   return without_endless_search(candidates);

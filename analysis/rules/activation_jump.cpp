@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "analysis/evidence_series.h"
@@ -27,7 +28,7 @@ bool is_only_mean_drift(const Facts& facts, const Place& place, const Shift& ram
 
 // Returns true if the growth is normal for the start of the training, when small initial weights
 // grow in all blocks: at least half of the layers of the same kind grow by at least half as many
-// bits.
+// bits, or the tensor remains smaller than most others if its kind has one layer.
 bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
                           const Series& growing, const Shift& ramp) {
   constexpr std::int64_t kStartIterations = 12;  // iterations
@@ -35,17 +36,21 @@ bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
   const std::string kind = facts.get_kind(growing.place.layer);
   std::size_t peers = 0;
   std::size_t similar = 0;
+  std::vector<double> sizes_after;
   for (const Series& each : sizes) {
-    const bool is_peer =
-        each.place.tensor == growing.place.tensor && each.place.rank == growing.place.rank &&
-        each.place.layer != growing.place.layer && facts.get_kind(each.place.layer) == kind;
+    if (each.place.rank != growing.place.rank || each.place.layer == growing.place.layer) continue;
     const Point* before = each.before(ramp.first);
     const Point* after = each.before(ramp.last + 1);
-    if (!is_peer || before == nullptr || after == nullptr) continue;
+    if (before == nullptr || after == nullptr) continue;
+    sizes_after.push_back(after->value);
+    const bool is_peer =
+        each.place.tensor == growing.place.tensor && facts.get_kind(each.place.layer) == kind;
+    if (!is_peer) continue;
     ++peers;
     if (bits(after->value) - bits(before->value) >= ramp.bits / 2) ++similar;
   }
-  return peers > 0 && 2 * similar >= peers;
+  if (peers > 0) return 2 * similar >= peers;
+  return !sizes_after.empty() && ramp.value < median(std::move(sizes_after));
 }
 
 // Returns the tensor that starts to grow first. If several start within one iteration of each
@@ -109,8 +114,9 @@ Rule activation_jump() {
               "The root mean square of an activation or output grows by a factor of 6 or more "
               "within one iteration and stays there, or it was steady and grows by a factor of 16 "
               "within 16 iterations. The first such tensor in forward order is the origin. Slower "
-              "growth is not reported. Growth at the start of the training that "
-              "the same part of other blocks shares is not reported.",
+              "growth is not reported. Growth at the start of the training is not reported if the "
+              "same part of other blocks shares it, or if there is no such part and the tensor "
+              "remains smaller than most others.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},

@@ -177,6 +177,53 @@ std::vector<Finding> find_on_rank(const Facts& facts, const std::vector<const La
   return found;
 }
 
+// Finds weights that the optimizer trains and that never had a gradient when its steps were
+// measured, although their layers were used. Returns the layer nearest to the loss of each rank.
+std::vector<Finding> find_missing_gradients(const Facts& facts,
+                                            const std::vector<LayerUse>& layers) {
+  constexpr std::size_t kMinMeasuredSteps = 2;
+  std::map<int, Finding> by_rank;
+  std::map<int, std::size_t> others;
+  for (const LayerUse& layer : layers) {
+    Place place = layer.activation->place;
+    place.tensor = TensorName::wgrad;
+    const Series* missing = facts.find(place, "missing");
+    if (missing == nullptr || facts.find(place, "accumulated_norm") != nullptr) continue;
+    const auto was_used = std::ranges::count_if(missing->points, [&](const Point& point) {
+      return layer.activation->at(point.iteration).value_or(0) > 0;
+    });
+    if (static_cast<std::size_t>(was_used) < kMinMeasuredSteps) continue;
+    place.tensor = TensorName::gradient;
+    others[place.rank] += by_rank.contains(place.rank) ? 1 : 0;
+    const Point& first = missing->points.front();
+    by_rank[place.rank] = {
+        .cause = "detached_layer",
+        .place = place,
+        .first = first.iteration,
+        .last = missing->points.back().iteration,
+        .confidence = kProbable,
+        .summary =
+            "the optimizer trains the weight, and the backward pass never computes a "
+            "gradient for it",
+        .evidence = {{"missing gradient", missing->place, first.iteration, first.value, ""},
+                     {"root mean square", layer.activation->place, first.iteration,
+                      layer.activation->at(first.iteration).value_or(0), "of its activation"}},
+        .next_step =
+            "check that the input of the layer requires a gradient: reentrant "
+            "checkpointing needs model.enable_input_require_grads(), and detach() or "
+            "torch.no_grad() cut the graph"};
+  }
+  std::vector<Finding> found;
+  for (auto& [rank, finding] : by_rank) {
+    if (others[rank] > 0) {
+      finding.summary +=
+          fmt::format(", nor for {} other layer{}", others[rank], others[rank] == 1 ? "" : "s");
+    }
+    found.push_back(std::move(finding));
+  }
+  return found;
+}
+
 std::vector<Finding> find_detached_layer(const Facts& facts) {
   const std::vector<Series> activations = root_mean_squares(facts, TensorName::activation);
   const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
@@ -188,7 +235,7 @@ std::vector<Finding> find_detached_layer(const Facts& facts) {
     for (Finding& each : find_on_rank(facts, layers_of_rank, gradients))
       found.push_back(std::move(each));
   }
-  return found;
+  return found.empty() ? find_missing_gradients(facts, layers) : found;
 }
 
 }  // namespace
@@ -202,10 +249,12 @@ Rule detached_layer() {
           "iterations, while other layers have one. If several layers qualify, the layer nearest "
           "to the loss is the origin. Not reported, because this is usually intended: whole frozen "
           "blocks at the front of a model, layers that have no trained sibling from the start, "
-          "layers that pass a gradient on but have no weight gradient, and experts without tokens.",
+          "layers that pass a gradient on but have no weight gradient, and experts without tokens. "
+          "In attached models also reported: used layers whose weight an optimizer trains and that "
+          "never have a gradient in its measured steps.",
       .stage = Stage::update,
       .required = {kSizes},
-      .optional = {"numel", "mean"},
+      .optional = {"numel", "mean", "missing", "accumulated_norm"},
       .recorded_by =
           "LogTensorStats of activations and gradients (l2_norm and numel, or std and mean)",
       .alternatives =

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "analysis/baseline.h"
+#include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
 
 namespace telens::analysis {
@@ -62,6 +65,20 @@ std::optional<Drift> first_drift(const std::vector<Point>& points) {
   return std::nullopt;
 }
 
+// Softmax ignores the mean of a router's logits.
+bool is_router(std::string_view layer) {
+  const std::string_view name = layer.substr(layer.rfind('.') + 1);
+  return name == "router" || name == "gate";
+}
+
+// Gains that are stored as their difference from 1 begin near zero and may take any mean.
+bool may_have_any_mean(const Facts& facts, const Place& place) {
+  const std::string layer = facts.layer_name(place.layer);
+  return place.tensor == TensorName::weight
+             ? is_norm(layer)
+             : place.tensor == TensorName::output && is_router(layer);
+}
+
 std::vector<Finding> find_drifting_mean(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series* mean : facts.with("mean")) {
@@ -70,6 +87,7 @@ std::vector<Finding> find_drifting_mean(const Facts& facts) {
         tensor != TensorName::output) {
       continue;
     }
+    if (may_have_any_mean(facts, mean->place)) continue;
     const Series* deviation = facts.beside(*mean, "std");
     if (deviation == nullptr) continue;
     const auto drift = first_drift(get_mean_ratios(*mean, *deviation).points);
@@ -100,7 +118,8 @@ Rule drifting_mean() {
           "The mean of an activation, output or weight was within half a standard deviation of "
           "zero. Within 16 iterations it reaches 2 standard deviations or more and stays there for "
           "at least 3 iterations. A format without an offset then spends its range on the mean. "
-          "Tensors whose mean is nonzero from the start, such as ReLU outputs, are not reported.",
+          "Not reported: tensors whose mean is nonzero from the start, such as ReLU outputs, gains "
+          "of norms, and outputs of routers.",
       .stage = Stage::values,
       .required = {"mean", "std"},
       .recorded_by = "LogTensorStats (mean, std)",

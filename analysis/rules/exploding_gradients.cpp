@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "analysis/rules/rules.h"
+#include "analysis/rules/scalar_reads.h"
 #include "analysis/sizes.h"
 
 namespace telens::analysis {
@@ -26,8 +29,62 @@ bool comes_from_next_layer(const PlaceShift& change, const std::vector<Series>& 
   return settled_bits(*next_layer, change.shift) / change.settled_bits >= kMinSharedChange;
 }
 
+// Returns true if the layer receives another share of the tokens in each iteration, as an expert
+// does: the number of elements varies and is not proportional to that of `reference`.
+bool has_varying_share(const Facts& facts, const Place& place, const Place& reference) {
+  const Series* elements = facts.find(place, "numel");
+  const Series* all = facts.find(reference, "numel");
+  if (elements == nullptr || all == nullptr) return false;
+  std::optional<double> share;
+  for (const auto& [iteration, count] : elements->points) {
+    const auto of_all = all->at(iteration);
+    if (!of_all || !(*of_all > 0)) continue;
+    if (count / *of_all != share.value_or(count / *of_all)) return true;
+    share = count / *of_all;
+  }
+  return false;
+}
+
+// Returns the sizes of gradients in training order. Excludes experts, and the iterations in which
+// the loss is exactly 0 because no label counts.
+std::vector<Series> get_gradients(const Facts& facts) {
+  std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
+  std::map<int, Place> references;  // by rank: the gradient nearest to the loss
+  for (const Series& each : gradients) references.try_emplace(each.place.rank, each.place);
+  std::erase_if(gradients, [&](const Series& each) {
+    return has_varying_share(facts, each.place, references.at(each.place.rank));
+  });
+  std::map<int, std::set<std::int64_t>> empty;  // iterations, by rank
+  for (const Scalars* losses : scalars_named(facts, "loss")) {
+    for (const Point& point : losses->points) {
+      if (point.value == 0) empty[losses->rank].insert(point.iteration);
+    }
+  }
+  for (Series& each : gradients) {
+    const std::set<std::int64_t>& skipped = empty[each.place.rank];
+    std::erase_if(each.points,
+                  [&](const Point& point) { return skipped.contains(point.iteration); });
+  }
+  std::erase_if(gradients, [](const Series& each) { return each.points.empty(); });
+  return gradients;
+}
+
+// Returns true if both layers read the same tensor, as projections to queries and keys do.
+bool read_same_input(const std::vector<Series>& inputs, const Place& a, const Place& b) {
+  const auto find = [&](const Place& place) {
+    return std::ranges::find_if(inputs, [&](const Series& each) {
+      return each.place.layer == place.layer && each.place.rank == place.rank;
+    });
+  };
+  const auto first = find(a), second = find(b);
+  if (first == inputs.end() || second == inputs.end()) return false;
+  return std::ranges::equal(first->points, second->points, [](const Point& x, const Point& y) {
+    return x.iteration == y.iteration && x.value == y.value;
+  });
+}
+
 std::vector<Finding> find_gradient_shifts(const Facts& facts, std::string_view cause, int sign) {
-  const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
+  const std::vector<Series> gradients = get_gradients(facts);
   std::vector<Finding> found;
   for (const auto& group : shifts_together(gradients, sign, kGradientShift)) {
     if (comes_from_loss(group, gradients)) continue;
@@ -123,11 +180,15 @@ Finding make_ratio_finding(const Facts& facts, std::string_view cause, int sign,
 // returns the layer nearest to the loss.
 std::optional<Finding> compare_with_next_layer(const Facts& facts, std::string_view cause,
                                                int sign) {
-  const std::vector<Series> gradients = root_mean_squares(facts, TensorName::gradient);
+  const std::vector<Series> gradients = get_gradients(facts);
+  const std::vector<Series> inputs = root_mean_squares(facts, TensorName::activation);
   std::map<int, const Series*> next_layer;  // by rank
   std::optional<Finding> found;
   for (const Series& gradient : gradients) {
-    const Series* last = std::exchange(next_layer[gradient.place.rank], &gradient);
+    const Series*& next = next_layer[gradient.place.rank];
+    // Parallel layers are not consecutive, and queries and keys learn at different speeds.
+    if (next != nullptr && read_same_input(inputs, gradient.place, next->place)) continue;
+    const Series* last = std::exchange(next, &gradient);
     if (last == nullptr) continue;
     const auto departure = find_departure(gradient, *last, sign);
     if (!departure || (found && found->first <= departure->shift.first + 1)) continue;

@@ -21,8 +21,10 @@ namespace {
 
 constexpr double kMinSpreads = 5;      // times the spread of the past steps
 constexpr double kMinLossJump = 0.25;  // relative to the previous loss
-constexpr double kNewHeight = 1.7;     // times the previous loss
-constexpr std::size_t kWindow = 12;    // past steps
+// Relative to the previous loss, for a single batch. Small batches vary by up to a half.
+constexpr double kMinPassingJump = 0.5;
+constexpr double kNewHeight = 1.7;   // times the previous loss
+constexpr std::size_t kWindow = 12;  // past steps
 constexpr std::size_t kMinPastSteps = 5;
 
 enum class LossCourse : std::uint8_t { falls_again, stays_up, open };
@@ -150,16 +152,18 @@ bool is_new_height(const std::vector<Point>& losses, std::size_t at) {
   return now->value > largest->value || now->value > kNewHeight * std::prev(now)->value;
 }
 
-std::optional<Finding> find_jump_in(const Facts& facts, const Scalars& scalars) {
+std::optional<Finding> find_jump_in(const Facts& facts, int rank,
+                                    const std::vector<Point>& losses) {
   std::vector<double> steps;
-  for (std::size_t i = 1; i < scalars.points.size(); ++i) {
-    const double value = scalars.points[i].value;
-    const double before = scalars.points[i - 1].value;
-    const double step = value - before;
-    if (steps.size() >= kMinPastSteps && step > kMinLossJump * std::abs(before) &&
-        step > kMinSpreads * spread(steps) &&
-        (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
-      return loss_spike_finding(scalars.rank, scalars.points, i);
+  for (std::size_t i = 1; i < losses.size(); ++i) {
+    const double before = losses[i - 1].value;
+    const double step = losses[i].value - before;
+    const bool resumed = is_resumed(facts, losses[i].iteration);
+    const bool passes = !resumed && summarize_course(losses, i) == LossCourse::falls_again;
+    const double least = (passes ? kMinPassingJump : kMinLossJump) * std::abs(before);
+    if (steps.size() >= kMinPastSteps && step > least && step > kMinSpreads * spread(steps) &&
+        (resumed || is_new_height(losses, i))) {
+      return loss_spike_finding(rank, losses, i);
     }
     steps.push_back(step);
     if (steps.size() > kWindow) steps.erase(steps.begin());
@@ -170,8 +174,11 @@ std::optional<Finding> find_jump_in(const Facts& facts, const Scalars& scalars) 
 std::vector<Finding> find_loss_spike(const Facts& facts) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
-    if (auto jump = find_jump_in(facts, scalars)) return {std::move(*jump)};
-    if (const auto rise = find_lasting_rise(scalars.points)) {
+    // A batch in which no label counts has a loss of exactly 0.
+    std::vector<Point> losses = scalars.points;
+    std::erase_if(losses, [](const Point& point) { return point.value == 0; });
+    if (auto jump = find_jump_in(facts, scalars.rank, losses)) return {std::move(*jump)};
+    if (const auto rise = find_lasting_rise(losses)) {
       return {make_rise_finding(facts, scalars.rank, *rise)};
     }
   }
@@ -185,11 +192,14 @@ Rule loss_spike() {
       .cause = "loss_spike",
       .title = "loss spike or jump",
       .doc =
-          "Within one iteration the loss rises by a quarter and by 5 spreads of its usual steps, "
+          "Within one iteration the loss rises by a quarter, or by a half if it falls again, and "
+          "by 5 spreads of its usual steps, "
           "above all earlier losses or to 1.7 times the previous loss. A return to an earlier loss "
           "is normal at a high learning rate and is reported only in the first steps of a resumed "
           "run. Also reported: a rise by a fifth, sudden or gradual, after which 8 losses are all "
-          "above the 8 before. If this finding comes first, no recorded number explains the rise.",
+          "above the 8 before. Losses of exactly 0, as of a batch without labels, are ignored. If "
+          "this "
+          "finding comes first, no recorded number explains the rise.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",
       .alternatives =

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -29,7 +30,8 @@ void compare_replicas(Replicas& replicas) {
     bool agree = true;
     for (const Series* other : replicas.ranks) {
       const auto value = other->at(point.iteration);
-      common = common && value.has_value();
+      // Non-finite values are the subject of another rule, and NaNs are never equal.
+      common = common && value && std::isfinite(*value) && std::isfinite(point.value);
       agree = agree && value == point.value;
     }
     if (!common) continue;

@@ -204,7 +204,8 @@ class OptimizerWatch:
     steps. The first step of Adam also has ``first_update``, the median change of an element in
     units of the learning rate, which is 1. The layers' weights have their own ``lost_updates%`` and
     ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the rank's part of the
-    gradient that the optimizer received for them.
+    gradient that the optimizer received for them. ``missing`` is 1 for a weight that the optimizer
+    trains and that has no gradient, while other parameters have one.
 
     Parameters
     ----------
@@ -261,8 +262,13 @@ class OptimizerWatch:
     def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         # Looked up in each step: FSDP and tensor parallelism replace parameters.
         watched = {id(each) for model in self.models for each in model.parameters()}
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        return [p for p in parameters if id(p) in watched and p.grad is not None]
+        return [p for p in _parameters(optimizer) if id(p) in watched and p.grad is not None]
+
+    def _note_missing_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in _parameters(optimizer):
+            layer = self.layer_of.get(id(parameter))
+            if layer is not None and parameter.requires_grad and parameter.grad is None:
+                _C.log_scalar(f"{layer}_wgrad_missing", 1, _C.debug.iteration())
 
     @torch.no_grad()
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -281,6 +287,7 @@ class OptimizerWatch:
         if not due or (isinstance(found_inf, torch.Tensor) and float(found_inf) > 0):
             return
         self._measure_gradients(optimizer, trained)
+        self._note_missing_gradients(optimizer)
         if rate is None or float(rate) != 0:
             self._samples[id(optimizer)] = (
                 [_Sample(p) for p in trained if p.is_floating_point()],
@@ -375,6 +382,10 @@ class OptimizerWatch:
             self.record("lost_updates%", 100 * lost / due)
         if size > 0:
             self.record("update_to_weight", math.sqrt(change / size))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
