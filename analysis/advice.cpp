@@ -9,8 +9,8 @@
 #include <set>
 #include <tuple>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/norm_gains.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

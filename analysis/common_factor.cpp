@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "analysis/baseline.h"
-#include "analysis/pace.h"
+#include "analysis/expected_difference.h"
 
 namespace telens::analysis {
 namespace {

@@ -45,7 +45,7 @@ using LossFactor = std::function<double(std::int64_t iteration)>;
 // does not cancel) or, with a third run, 3 times the largest common factor between A and that run;
 // and of 0.5 (1 + 1 / sqrt(n)) for n series in the iteration, or 3 standard errors of their median
 // if larger. For gradients the factor between the losses is added; for runs with different seeds,
-// the pace of the change that the series of A share (analysis/pace.h).
+// the pace of the change that the series of A share (class Pace).
 std::optional<CommonFactor> find_common_factor(const std::vector<SeriesPair>& pairs,
                                                const LossFactor& loss_factor, bool other_seeds);
 

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "analysis/diagnosis_finding.h"
 #include "analysis/facts.h"
 #include "analysis/rule.h"
 

@@ -1,4 +1,4 @@
-// Finds where two series diverge, given the difference that is expected.
+// The series by which two runs are compared, and the iteration in which a pair of them diverges.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,37 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "analysis/compared_series.h"
+#include "analysis/facts.h"
 
 namespace telens::analysis {
 
-// A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
-// on, or in single ones by far; or a scalar of the program.
+enum class Compared : std::uint8_t {
+  size,           // a tensor's root mean square; cur_amax if nothing else was recorded
+  cast_error,     // sqrt(mse) over the root mean square: of a cast, for a GEMM
+  product_error,  // gemm_relative_error: of a GEMM
+  share           // a scalar of the program in percent; only its absolute difference counts
+};
+
+struct Quantity {
+  Compared kind = Compared::size;
+  std::string_view name;  // in messages
+  Series series;
+};
+
+std::vector<Quantity> list_quantities(const Facts& facts);
+
+// Returns zero cast errors for each tensor of `sizes` and each of its GEMMs, for a run that
+// recorded no cast, such as a run in high precision. The other run's errors are compared with them.
+std::vector<Quantity> errors_of_no_cast(const std::vector<Quantity>& sizes);
+
+// Returns the statistics from which quantities are computed.
+std::vector<std::string_view> compared_statistics();
+
+// A tensor whose sizes in two runs differ by more than the tolerance: from an iteration on, or by
+// far in single iterations. Also a scalar of the program.
 struct Divergence {
   Place place = {};           // in A
   std::string layer = {};     // its name in A; "": a scalar
@@ -41,6 +65,7 @@ double chance_by_run(Compared kind, const Series& a, const Series& third, std::i
 // Returns 4 times the median distance of neighboring points.
 double chance_by_steps(Compared kind, const Series& a);
 
+// Returns true if both series have a point in the same iteration.
 bool have_common_iteration(const Series& a, const Series& b);
 
 // The largest distance that counts as equal in an iteration.

@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "analysis/rank_coverage.h"
-#include "hooks/statistics/from_histogram.h"
+#include "analysis/run_state.h"
+#include "hooks/statistics/histogram.h"
 
 namespace telens::analysis {
 namespace {

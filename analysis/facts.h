@@ -87,7 +87,7 @@ class Facts {
   // The last iteration of which a rank has recorded anything; nothing: its last file is of a world
   // of another size than the newest one, and the run has gone on without it.
   std::optional<std::int64_t> last_of_rank(int rank) const;
-  // Returns a clause (analysis/rank_coverage.h), or "" if nothing prevented features from comparing
+  // Returns a clause (analysis/run_state.h), or "" if nothing prevented features from comparing
   // ranks.
   const std::string& why_not_compared() const { return why_not_compared_; }
   // Returns the run's configuration text, or "" if none was recorded.

@@ -6,8 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "analysis/finding_json.h"
-#include "analysis/finding_words.h"
+#include "analysis/findings.h"
 #include "analysis/rules.h"
 #include "core/base/text.h"
 #include "record/run_reader.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "core/base/names.h"
 #include "hooks/statistics/catalogue.h"
 

@@ -8,8 +8,8 @@
 
 #include "analysis/severity.h"
 #include "core/formats/format_id.h"
-#include "hooks/statistics/from_histogram.h"
-#include "hooks/statistics/what_if_scale.h"
+#include "hooks/statistics/histogram.h"
+#include "hooks/statistics/scales.h"
 #include "record/run_reader.h"
 
 namespace telens::analysis {

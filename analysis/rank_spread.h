@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "record/run_reader.h"
 
 namespace telens::analysis {

@@ -1,4 +1,4 @@
-// The state of a run's recording, and how it ended, as text.
+// The state of a run's recording as text: how it ended, and which ranks are missing.
 #pragma once
 
 #include <cstdint>
@@ -46,5 +46,12 @@ std::vector<std::string> describe(const std::vector<RankEnd>& ends, const record
 // Returns one line: "The run ended with an exception in iteration 12, 2026-01-31 23:59:59 UTC:
 // ValueError: ...".
 std::string describe(const RunEnding& ending);
+
+// Returns sentences without a period about ranks that had no session, have no file or ran with
+// another configuration. Each names the ranks, the iteration since when, and what to do.
+std::vector<std::string> missing_rank_notes(const record::RunReader& run);
+
+// Returns a clause that says why features could not compare ranks, or "" if they could.
+std::string why_not_compared(const record::RunReader& run);
 
 }  // namespace telens::analysis

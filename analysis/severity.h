@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "hooks/statistics/catalogue.h"
 
 namespace telens::analysis {

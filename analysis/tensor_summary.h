@@ -1,16 +1,17 @@
-// Summarizes each recorded tensor of a run, worst first.
+// Summarizes the recorded tensors of a run and their blocks, worst first.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/events.h"
+#include "analysis/series.h"
 #include "analysis/severity.h"
-#include "analysis/warm_up.h"
 #include "hooks/statistics/statistic_name.h"
 #include "record/run_reader.h"
 
@@ -93,5 +94,17 @@ class TensorSummaries {
   std::vector<Meaning> meanings_;
   std::unordered_map<SeriesKey, Watched, SeriesHash> tensors_;
 };
+
+// A block of a tensor on one rank under a block recipe, in the iterations in which it was among the
+// worst. Recorded by BlockTelemetry.
+struct WorstBlock {
+  record::BlockRow worst;
+  std::set<std::int64_t> iterations;
+};
+
+// Returns the blocks grouped by statistic, worst first. Values of different statistics cannot be
+// compared.
+std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
+                                     const record::RecordQuery& query);
 
 }  // namespace telens::analysis

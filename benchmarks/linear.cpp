@@ -10,7 +10,7 @@
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
 #include "core/modules/linear/linear.h"
-#include "core/ops/device_traits.h"
+#include "core/ops/device.h"
 #include "core/quantization/autocast.h"
 
 namespace {

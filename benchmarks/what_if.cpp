@@ -11,7 +11,7 @@
 #include "benchmarks/side_by_side.h"
 #include "core/base/error.h"
 #include "core/hook_points.h"
-#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/one_pass_engine.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/ops/capture.h"
+#include "core/ops/device.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {

@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/layer_hooks.h"
-#include "core/ops/gemm_choice.h"
+#include "core/ops/gemm.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/quantization/quantizer.h"
 
@@ -28,8 +28,8 @@ class Recipe;
 struct DelayedScaling;
 
 namespace ops {
-struct AttentionChoice;  // core/ops/attention_choice.h
-struct AttentionScores;  // core/ops/attention_statistics.h
+struct AttentionChoice;  // core/ops/attention.h
+struct AttentionScores;  // core/ops/attention.h
 }  // namespace ops
 
 struct ModifyTensorCall {

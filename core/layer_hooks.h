@@ -196,7 +196,7 @@ class TELENS_EXPORT LayerHooks {
     asleep_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
-  // Like sleep_until(), on a device with graphs (core/ops/capture.h): the layer is still asked
+  // Like sleep_until(), on a device with graphs (core/ops/device.h): the layer is still asked
   // while a graph is captured, because the graph must contain the calls that become due later.
   void skip_eager_until(std::uint64_t tick, const RoutingRequest& request) {
     skips_eager_until_[request.under_recipe].store(tick, std::memory_order_relaxed);

@@ -1,9 +1,9 @@
-// The list of built-in features.
+// The built-in features. Does not reach LibTorch, which fake_quant and per_tensor_scaling use.
 #pragma once
 
 #include <vector>
 
-#include "hooks/feature_registration.h"
+#include "hooks/feature_registry.h"
 
 namespace telens {
 
@@ -12,4 +12,27 @@ namespace telens {
 std::vector<FeatureRegistration> builtin_features(
     const config::StatisticDescriptionsPtr& statistics = nullptr);
 
+namespace features {
+
+// Each is defined in the source of its feature. `statistics`: as in builtin_features().
+FeatureRegistration base_log_tensor_stats(config::StatisticDescriptionsPtr statistics);
+FeatureRegistration block_telemetry();
+FeatureRegistration collective_check();
+FeatureRegistration disable_fp8_gemm();
+FeatureRegistration disable_fp8_layer();
+FeatureRegistration dump_tensors();
+FeatureRegistration fake_quant();
+FeatureRegistration gemm_error();
+std::vector<FeatureRegistration> log_low_precision_stats();
+FeatureRegistration log_tensor_stats(config::StatisticDescriptionsPtr statistics);
+FeatureRegistration online_diagnosis();
+FeatureRegistration per_tensor_scaling();
+FeatureRegistration precision_ledger();
+FeatureRegistration rank_agreement();
+FeatureRegistration scale_health();
+FeatureRegistration tensor_digests();
+FeatureRegistration trigger(config::StatisticDescriptionsPtr statistics);
+FeatureRegistration value_histogram();
+
+}  // namespace features
 }  // namespace telens

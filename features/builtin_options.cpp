@@ -2,16 +2,13 @@
 
 #include "features/block_telemetry/block_telemetry_options.h"
 #include "features/collective_check/collective_check_options.h"
-#include "features/disable_fp8/disable_fp8_options.h"
 #include "features/dump_tensors/dump_tensors_options.h"
 #include "features/fake_quant/fake_quant_options.h"
 #include "features/gemm_error/gemm_error_options.h"
 #include "features/log_stats/log_stats_options.h"
 #include "features/online_diagnosis/online_diagnosis_options.h"
-#include "features/per_tensor_scaling/per_tensor_scaling_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"
 #include "features/rank_agreement/rank_agreement_options.h"
-#include "features/tensor_digests/tensor_digests_options.h"
 #include "features/trigger/trigger_options.h"
 #include "features/value_histogram/value_histogram_options.h"
 

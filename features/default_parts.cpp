@@ -1,12 +1,12 @@
 // Registers the features, the statistics engine and the run file with sessions when libtelens.so is
 // loaded, in the same way as operators register their kernels with PyTorch.
-#include "hooks/session_parts.h"
+#include "hooks/feature_registry.h"
 
 #include <utility>
 
 #include "features/builtin_features.h"
 #include "features/run_file_sink.h"
-#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/one_pass_engine.h"
 
 namespace telens {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "hooks/config/suggestions.h"
+#include "hooks/feature_registry.h"
 #include "hooks/rendezvous.h"
 #include "hooks/session/session.h"
-#include "hooks/session_parts.h"
 
 namespace telens::debug {
 namespace {

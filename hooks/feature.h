@@ -1,4 +1,4 @@
-// A feature that sees LibTorch's tensors, and may modify them.
+// Base classes of features that see LibTorch's tensors, and may modify them.
 #pragma once
 
 #include <span>
@@ -33,6 +33,12 @@ class TELENS_EXPORT Feature : public Observer {
   void observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                     std::span<const Alteration> alterations) final;
   void observe_attention(const FeatureCall& at, const ObservedAttention& call) final;
+};
+
+// ScheduledObserver for features that see LibTorch's tensors.
+class TELENS_EXPORT ScheduledFeature : public Scheduled<Feature> {
+ protected:
+  using Scheduled<Feature>::Scheduled;
 };
 
 }  // namespace telens

@@ -3,12 +3,20 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
-
-#include "hooks/session_parts.h"
 
 namespace telens {
 namespace {
+
+// ---- the parts that a session is built from
+
+std::optional<SessionParts>& parts() {
+  static std::optional<SessionParts> instance;
+  return instance;
+}
+
+// ---- registered features and statistics
 
 struct Registered {
   std::mutex mutex;
@@ -51,6 +59,21 @@ config::Descriptions builtin_names() {
 }
 
 }  // namespace
+
+// ---- the parts that a session is built from
+
+void set_default_parts(SessionParts given) { parts() = std::move(given); }
+
+const SessionParts& default_parts() {
+  if (!parts()) {
+    raise<UsageError>(
+        "debug.initialize: this program has neither features nor a run file; link libtelens.so, or "
+        "hand the parts of the session to initialize()");
+  }
+  return *parts();
+}
+
+// ---- registered features and statistics
 
 void register_feature(FeatureRegistration registration) {
   FeatureRegistry(default_parts().builtin).add(registration);  // throws if the name is taken

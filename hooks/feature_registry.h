@@ -1,16 +1,36 @@
 // The features and statistics that a session knows: built-in ones, registered ones, and ones from
-// plugins.
+// plugins; and the default parts of sessions. No LibTorch.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "hooks/feature_registration.h"
+#include "core/base/error.h"
+#include "hooks/config/statistic_description.h"
+#include "hooks/observer.h"
+#include "hooks/sink.h"
 #include "hooks/statistic_definition.h"
+#include "hooks/statistics_engine.h"
 
 namespace telens {
+
+// A row of the list of features: its description and its factory.
+struct FeatureRegistration {
+  config::FeatureDescription description;
+  FeatureFactory make;
+};
+
+// The features built into TELens. `features` receives the statistics that configurations may name
+// in addition to built-in ones; null if there are none.
+struct BuiltinFeatures {
+  std::function<std::vector<FeatureRegistration>(const config::StatisticDescriptionsPtr&)> features;
+  std::function<bool(std::string_view name)> has_statistic;
+};
 
 // Adds a feature for all sessions that begin later; for Python's register_feature and for programs.
 // Throws UsageError naming both owners if a name or alias is already taken.
@@ -54,5 +74,37 @@ class FeatureRegistry {
   config::Descriptions descriptions_;
   std::map<std::string, FeatureFactory> factories_;  // keyed by qualified name
 };
+
+// Collects the features and statistics of a plugin.
+class TELENS_EXPORT PluginRegistrar {
+ public:
+  PluginRegistrar(FeatureRegistry& registry, std::string path)
+      : registry_(registry), path_(std::move(path)) {}
+
+  // Throws ConfigError naming both owners if the name is already taken.
+  void add(FeatureRegistration registration);
+  void add(StatisticRegistration registration);
+
+ private:
+  FeatureRegistry& registry_;
+  std::string path_;
+};
+
+// The injected parts of a session: its features, the engine that computes statistics, and the sink
+// that records the run.
+struct SessionParts {
+  BuiltinFeatures builtin;
+  // The table and the registry outlive the engine.
+  std::function<std::unique_ptr<StatisticsEngine>(
+      SeriesTable& series, const StatisticRegistry& defined, OnStatisticFailure on_failure)>
+      make_engine;
+  std::function<std::unique_ptr<Sink>()> make_run_file;
+};
+
+// Sets the default parts of sessions. features/default_parts.cpp sets them when libtelens.so is
+// loaded; a program that links only hooks has none.
+TELENS_EXPORT void set_default_parts(SessionParts parts);
+// Throws UsageError if none are set.
+TELENS_EXPORT const SessionParts& default_parts();
 
 }  // namespace telens

@@ -29,7 +29,7 @@ struct InspectGemmCall;
 struct InspectAttentionCall;
 
 namespace ops {
-struct AttentionScores;  // core/ops/attention_statistics.h
+struct AttentionScores;  // core/ops/attention.h
 }
 
 // One orientation of a quantized matrix; core/quantization/quantized_tensor.h has the layouts.

@@ -1,7 +1,8 @@
-// A feature that a section of the configuration enables for the layers that it selects, and the
-// session's interface for it. No LibTorch.
+// Base classes of features, and the session's interface for them. A section of the configuration
+// enables a feature for the layers that it selects. No LibTorch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/layer_hooks.h"
 #include "hooks/config/config.h"
 #include "hooks/decisions.h"
 #include "hooks/observation.h"
@@ -219,5 +221,123 @@ class TELENS_EXPORT ScriptDrivenFeature : public Observer {
 // detect.
 using FeatureFactory = std::function<std::unique_ptr<Observer>(const config::FeatureEntry& entry,
                                                                FeatureServices& services)>;
+
+// ---- features that follow the configuration's schedule and selection: a subclass declares the
+// calls that it makes and implements those
+
+// The calls that a feature uses for selected GEMMs and tensors, while they are due.
+struct ScheduledCalls {
+  bool modify = false;
+  bool inspect = false;
+  // inspect_tensor queries its TensorReading; false saves ranks a collective
+  bool read_statistics = true;
+  bool inspect_postquantize = false;
+  bool disable_fp8_gemm = false;
+  bool inspect_gemm = false;
+  bool look_at_products = true;  // in inspect_gemm; false if it only reads how they were computed
+  bool inspect_attention = false;
+};
+
+// The answers to routing calls that follow from an entry of the configuration.
+class TELENS_EXPORT ScheduledAnswers {
+ public:
+  // The entry lives as long as the session's configuration.
+  ScheduledAnswers(const config::FeatureEntry& entry, ScheduledCalls calls)
+      : entry_(entry), calls_(calls) {}
+
+  const config::FeatureEntry& entry() const { return entry_; }
+  const ScheduledCalls& calls() const { return calls_; }
+
+  // Returns the selection that a call concerns; nullptr if none.
+  const config::Selection* selection(std::optional<Gemm> gemm,
+                                     std::optional<TensorName> tensor) const;
+
+  // Returns the answer for the selected GEMM and tensor. `makes_call`: the feature makes this call
+  // at all. `factor`: Observer::thinning_factor().
+  RoutingAnswer answer(bool makes_call, std::optional<Gemm> gemm, std::optional<TensorName> tensor,
+                       std::int64_t iteration, std::int64_t factor) const;
+
+  RoutingCalls routing_calls() const;
+  bool may_watch_wgrad() const;
+
+ private:
+  const config::FeatureEntry& entry_;
+  ScheduledCalls calls_;
+};
+
+// Base: Observer or Feature.
+template <typename Base>
+class Scheduled : public Base {
+ public:
+  RoutingCalls routing_calls() const final { return answers_.routing_calls(); }
+  bool follows_schedules() const final { return true; }
+  bool reads_statistics(TensorName tensor, std::int64_t iteration) const final {
+    const bool reads = answers_.calls().inspect && answers_.calls().read_statistics;
+    return answer(reads, std::nullopt, tensor, iteration).enabled;
+  }
+  bool may_watch_wgrad() const final { return answers_.may_watch_wgrad(); }
+  // A False holds until its next_iteration, so while a switch is off, ask again in the next
+  // iteration.
+  RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) final {
+    const RoutingAnswer off =
+        answer(answers_.calls().disable_fp8_gemm, gemm, std::nullopt, at.iteration);
+    if (!off.enabled) return {true, off.next_iteration};
+    return {false, at.iteration + 1, off.for_ever};
+  }
+  RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) final {
+    return answer(answers_.calls().modify, gemm, tensor, at.iteration);
+  }
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) final {
+    return answer(answers_.calls().inspect, std::nullopt, tensor, at.iteration);
+  }
+  RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
+                                                    TensorName tensor) final {
+    return answer(answers_.calls().inspect_postquantize, gemm, tensor, at.iteration);
+  }
+  RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) final {
+    return answer(answers_.calls().inspect_gemm, gemm, std::nullopt, at.iteration);
+  }
+  RoutingAnswer inspect_attention_enabled(const FeatureCall& at) final {
+    return answer(answers_.calls().inspect_attention, std::nullopt, std::nullopt, at.iteration);
+  }
+
+ protected:
+  using Does = ScheduledCalls;
+
+  Scheduled(const config::FeatureEntry& entry, Does does) : answers_(entry, does) {}
+
+  const config::FeatureEntry& entry() const { return answers_.entry(); }
+  const config::Selection* selection(std::optional<Gemm> gemm,
+                                     std::optional<TensorName> tensor) const {
+    return answers_.selection(gemm, tensor);
+  }
+
+ private:
+  RoutingAnswer answer(bool makes_call, std::optional<Gemm> gemm, std::optional<TensorName> tensor,
+                       std::int64_t iteration) const {
+    return answers_.answer(makes_call, gemm, tensor, iteration, this->thinning_factor());
+  }
+
+  ScheduledAnswers answers_;
+};
+
+using ScheduledObserver = Scheduled<Observer>;
+
+// ---- the running iteration, decoded from the tick of the hook points
+
+// Returns 0 without a session.
+inline std::int64_t running_iteration() {
+  const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_relaxed);
+  return static_cast<std::int64_t>(tick & hook_points::kLastIteration);
+}
+
+// ---- exceptions of features; hooks/libtorch/feature.cpp implements these functions
+
+// Returns the message of the current exception, without a backtrace.
+std::string message_of_current_exception();
+
+// Rethrows the current exception with the context prepended to its message and the original nested
+// in it. Types derived from telens::Error are preserved; interruptions are rethrown unchanged.
+[[noreturn]] void rethrow_with_context(const std::string& context);
 
 }  // namespace telens

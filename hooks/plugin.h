@@ -12,7 +12,7 @@
 #pragma once
 
 #include "hooks/feature.h"
-#include "hooks/plugin_registrar.h"
+#include "hooks/feature_registry.h"
 #include "hooks/plugin_versions.h"
 
 #ifdef TELENS_PLUGIN

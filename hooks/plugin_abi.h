@@ -16,8 +16,8 @@
 //   (TensorHandle::on_host).
 #pragma once
 
-#include "hooks/plugin_registrar.h"
-#include "hooks/scheduled_observer.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
 #include "hooks/statistic_definition.h"
 #include "hooks/tensor_ops.h"
 #include "hooks/version.h"

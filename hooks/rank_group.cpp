@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/distributed/time_limit.h"
+#include "core/distributed/process_group.h"
 
 namespace telens {
 

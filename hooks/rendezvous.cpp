@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/distributed/time_limit.h"
+#include "core/distributed/process_group.h"
 #include "record/rows/tables.h"
 
 namespace telens {

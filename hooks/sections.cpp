@@ -3,15 +3,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <map>
 #include <utility>
 
-#include "hooks/config/look_back.h"
+#include "hooks/config/section_keys.h"
 #include "record/rows/tables.h"
 
 namespace telens {
+namespace {
+
+std::atomic<SecondsClock> other_clock{nullptr};
+
+}  // namespace
+
+double seconds_now() {
+  if (const SecondsClock clock = other_clock.load(std::memory_order_relaxed)) return clock();
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+void set_clock(SecondsClock clock) { other_clock = clock; }
 
 void LookBackBuffer::add(std::int64_t iteration, std::vector<Row> rows) {
   if (lost_ && *lost_ <= iteration - iterations_) lost_.reset();

@@ -1,4 +1,5 @@
-// The sections of a session: their switches, look-back rows and budgets.
+// The sections of a session: their switches, look-back rows and budgets, and the clock with which a
+// session measures its own cost.
 #pragma once
 
 #include <atomic>
@@ -14,12 +15,19 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/clock.h"
+#include "core/base/error.h"
 #include "hooks/config/config.h"
 #include "hooks/decisions.h"
 #include "hooks/sink.h"
 
 namespace telens {
+
+// Returns the seconds since an arbitrary epoch; monotonic.
+TELENS_EXPORT double seconds_now();
+
+// For tests: replaces the clock; nullptr restores the real one.
+using SecondsClock = double (*)();
+TELENS_EXPORT void set_clock(SecondsClock clock);
 
 // Makes a section's features run in every factor-th due iteration only, as its budget requires.
 // Thread-safe.

@@ -6,13 +6,26 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
 #include "hooks/rank_group.h"
-#include "hooks/scalar_logger.h"
 
 namespace telens::debug {
+
+// Receives statistics in addition to the run file: a TensorBoard writer or a custom logger. Only
+// called in step() and end_debug(), on the thread that calls those, in row order, with the
+// iteration that a row belongs to. A logger that throws is reported once and not called again in
+// that session; training continues.
+class TELENS_EXPORT ScalarLogger {
+ public:
+  virtual ~ScalarLogger() = default;
+
+  // name: "<layer>_<tensor>_<statistic>".
+  virtual void log_scalar(std::string_view name, double value, std::int64_t iteration) = 0;
+  virtual void flush() {}
+};
 
 // Severity of a message; the numbers are Python's.
 enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40, critical = 50 };

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/host_copy.h"
 #include "hooks/observation.h"
 #include "hooks/rank_group.h"
 #include "hooks/sink.h"
+#include "hooks/streams.h"
 
 namespace telens {
 
@@ -46,7 +46,7 @@ class TensorReading {
   // Called by the session: reads the tensor if there was any request.
   virtual void read() = 0;
 
-  // Like read(), when the read becomes part of a graph (core/ops/capture.h). `due` is called at the
+  // Like read(), when the read becomes part of a graph (core/ops/device.h). `due` is called at the
   // end of every iteration. Throws UsageError, naming the layer, for requests that cannot be
   // captured.
   virtual void capture(DueReaders due) {}

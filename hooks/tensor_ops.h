@@ -16,7 +16,7 @@
 #include "core/formats/format_id.h"
 #include "core/formats/scheme.h"
 #include "core/ops/collective_sums_layout.h"
-#include "core/ops/what_if_cast_layout.h"
+#include "core/ops/statistics_layout.h"
 #include "hooks/observation.h"
 
 namespace telens {
@@ -36,7 +36,7 @@ class TELENS_EXPORT NoGradScope {
 };
 
 // New tensors are plain tensors with values while it lives, in any mode of this thread
-// (core/ops/plain_tensors.h).
+// (core/ops/tensor_utils.h).
 class PlainTensorScope {
  public:
   PlainTensorScope();
@@ -50,7 +50,7 @@ class PlainTensorScope {
 };
 
 // The kernels of accumulate functions that this thread enqueues read `word` on their device when
-// they run, and do nothing if it is 0 (core/ops/capture.h).
+// they run, and do nothing if it is 0 (core/ops/device.h).
 class GateScope {
  public:
   explicit GateScope(const std::int64_t* word);
@@ -92,7 +92,7 @@ std::uint32_t get_version(const TensorHandle& x);
 // Returns true if both show the same elements of the same memory in the same way.
 bool are_the_same_values(const TensorHandle& a, const TensorHandle& b);
 
-// ---- statistics of a tensor (core/ops/statistics.h, statistics_block_casts.h, ...)
+// ---- statistics of a tensor (core/ops/statistics.h)
 
 struct StatisticsCasts {
   std::vector<TensorHandle> scales;  // one FP32 number each

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/evidence_series.h"
+#include "analysis/baseline.h"
+#include "analysis/findings.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

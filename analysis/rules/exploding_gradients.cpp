@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scalar_reads.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -14,7 +14,6 @@
 #include "analysis/baseline.h"
 #include "analysis/facts.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 #include "hooks/config/schedule.h"
 #include "hooks/config/section_keys.h"
 #include "hooks/config/yaml_reader.h"

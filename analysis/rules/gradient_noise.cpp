@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/diagnosis_finding.h"
+#include "analysis/baseline.h"
 #include "analysis/facts.h"
+#include "analysis/rule.h"
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scalar_reads.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

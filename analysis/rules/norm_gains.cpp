@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

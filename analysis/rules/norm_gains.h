@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "analysis/diagnosis_finding.h"
 #include "analysis/facts.h"
+#include "analysis/rule.h"
 
 namespace telens::analysis {
 

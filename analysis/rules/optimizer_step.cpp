@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scalar_reads.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

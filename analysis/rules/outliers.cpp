@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -14,10 +14,9 @@
 #include <vector>
 
 #include "analysis/baseline.h"
-#include "analysis/evidence_series.h"
+#include "analysis/findings.h"
 #include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

@@ -15,7 +15,6 @@
 #include "analysis/facts.h"
 #include "analysis/rules/recorded_rate.h"
 #include "analysis/rules/rules.h"
-#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {

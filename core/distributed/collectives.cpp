@@ -1,16 +1,20 @@
 #include "core/distributed/collectives.h"
 
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
+#include <mutex>
 #include <numeric>
 #include <utility>
-
-#include "core/distributed/collective_watch.h"
+#include <vector>
 
 namespace telens {
 namespace {
@@ -231,5 +235,85 @@ CollectiveCounts collective_counts() {
   return {collective_count.load(std::memory_order_relaxed),
           byte_count.load(std::memory_order_relaxed)};
 }
+
+// ---- the maximum of amaxes
+
+void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
+  auto found = std::find_if(groups_.begin(), groups_.end(),
+                            [&](const Group& entry) { return entry.group == group; });
+  if (found == groups_.end()) {
+    groups_.push_back({group, {}});
+    found = std::prev(groups_.end());
+  }
+  found->amaxes.push_back(std::move(amax));
+}
+
+void AmaxReduction::run() {
+  for (const Group& entry : groups_) {
+    at::Tensor packed = at::cat(entry.amaxes);
+    const auto on_result =
+        collective_watches::begin({CollectiveKind::maximum, packed, entry.group});
+    // Backends disagree on the maximum of a NaN; all of them propagate infinity.
+    packed.nan_to_num_(std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::infinity());
+    std::vector<at::Tensor> tensors{packed};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    entry.group->allreduce(tensors, options)->wait();
+    if (on_result) on_result(packed);
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& amax : entry.amaxes) sizes.push_back(amax.numel());
+    at::_foreach_copy_(entry.amaxes, packed.split_with_sizes(sizes));
+  }
+}
+
+// ---- observers
+
+namespace collective_watches {
+namespace {
+
+struct Watches {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<CollectiveWatch>> all;
+};
+
+Watches& watches() {
+  static auto& instance = *new Watches;  // leaked: threads may run while the process exits
+  return instance;
+}
+
+}  // namespace
+
+std::atomic<int> count{0};
+
+void add(const std::shared_ptr<CollectiveWatch>& watch) {
+  const std::lock_guard lock(watches().mutex);
+  watches().all.push_back(watch);
+  count = static_cast<int>(watches().all.size());
+}
+
+void remove(const std::shared_ptr<CollectiveWatch>& watch) {
+  const std::lock_guard lock(watches().mutex);
+  std::erase(watches().all, watch);
+  count = static_cast<int>(watches().all.size());
+}
+
+CollectiveWatch::OnResult show(const CollectiveCall& call) {
+  std::vector<std::shared_ptr<CollectiveWatch>> all;
+  {
+    const std::lock_guard lock(watches().mutex);
+    all = watches().all;
+  }
+  std::vector<std::pair<std::shared_ptr<CollectiveWatch>, CollectiveWatch::OnResult>> wanted;
+  for (const auto& watch : all) {
+    if (auto on_result = watch->begin(call)) wanted.emplace_back(watch, std::move(on_result));
+  }
+  if (wanted.empty()) return {};
+  return [wanted = std::move(wanted)](const at::Tensor& result) {
+    for (const auto& [watch, on_result] : wanted) on_result(result);
+  };
+}
+
+}  // namespace collective_watches
 
 }  // namespace telens

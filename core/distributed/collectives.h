@@ -1,10 +1,13 @@
-// Collectives of a tensor over a group: asynchronous ones, and differentiable ones that wait.
+// Collectives of a tensor over a group: asynchronous ones, differentiable ones that wait, the
+// reduction of amaxes, and observers of all of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/base/collective_kind.h"
@@ -77,5 +80,67 @@ TELENS_EXPORT CollectiveCounts collective_counts();
 
 // Counts a collective started elsewhere.
 void count_collective(const at::Tensor& sent);
+
+// ---- the maximum of amaxes over ranks
+
+// The maximum of amaxes over the ranks of a group, in one collective per group for any number of
+// layers.
+class AmaxReduction {
+ public:
+  // amax: FP32, 1-D, replaced by the maximum over the group in run(). Every rank of the group adds
+  // tensors of the same sizes in the same order.
+  void add(at::Tensor amax, const ProcessGroupPtr& group);
+
+  // Packs, reduces and unpacks, group by group. A NaN on any rank becomes infinity: like any
+  // non-finite amax it keeps the scale unchanged.
+  void run();
+
+ private:
+  struct Group {
+    ProcessGroupPtr group;
+    std::vector<at::Tensor> amaxes;
+  };
+  std::vector<Group> groups_;
+};
+
+// ---- observers of the data that a rank sends and receives in the collectives of layers
+
+// A collective that is about to start. It may overwrite `sent`.
+struct CollectiveCall {
+  CollectiveKind kind;
+  const at::Tensor& sent;
+  const ProcessGroupPtr& group;
+  const RowCounts* rows = nullptr;  // of an exchange, for all ranks of the group; else nullptr
+};
+
+// Called on any thread, possibly concurrently. Must not throw.
+class CollectiveWatch {
+ public:
+  virtual ~CollectiveWatch() = default;
+
+  // Receives the result when it is available. Empty if it is not required.
+  using OnResult = std::function<void(const at::Tensor& result)>;
+  virtual OnResult begin(const CollectiveCall& call) = 0;
+};
+
+namespace collective_watches {
+
+extern TELENS_EXPORT std::atomic<int> count;  // number of watches
+
+// A watch stays alive while a collective that it observed runs.
+TELENS_EXPORT void add(const std::shared_ptr<CollectiveWatch>& watch);
+TELENS_EXPORT void remove(const std::shared_ptr<CollectiveWatch>& watch);
+
+CollectiveWatch::OnResult show(const CollectiveCall& call);
+
+// Like show(). Without a watch it costs one integer comparison.
+inline CollectiveWatch::OnResult begin(const CollectiveCall& call) {
+  if (count.load(std::memory_order_relaxed) == 0) [[likely]] {
+    return {};
+  }
+  return show(call);
+}
+
+}  // namespace collective_watches
 
 }  // namespace telens

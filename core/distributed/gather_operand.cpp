@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/distributed/collective_watch.h"
+#include "core/distributed/collectives.h"
 
 namespace telens {
 namespace {

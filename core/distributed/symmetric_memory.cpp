@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/distributed/collective_watch.h"
+#include "core/distributed/collectives.h"
 #include "core/distributed/state_by_group.h"
 
 namespace telens {

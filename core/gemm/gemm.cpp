@@ -7,11 +7,9 @@
 #include <utility>
 
 #include "core/ops/gemm.h"
-#include "core/ops/gemm_choice.h"
 #include "core/ops/matmul.h"
-#include "core/ops/transposed_view.h"
+#include "core/ops/tensor_utils.h"
 #include "core/quantization/quantized_tensor.h"
-#include "core/quantization/token_padding.h"
 
 namespace telens {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/names.h"
-#include "core/ops/gemm_choice.h"
+#include "core/ops/gemm.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {

@@ -7,8 +7,7 @@
 #include "core/modules/fused/layer_norm_mlp.h"
 #include "core/modules/linear/grouped_linear.h"
 #include "core/modules/linear/linear.h"
-#include "core/modules/norm/layer_norm.h"
-#include "core/modules/norm/rms_norm.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/transformer/multihead_attention.h"
 #include "core/modules/transformer/transformer_layer.h"
 

@@ -1,5 +1,5 @@
 // Activation functions as operators `telens::activation_forward` and `activation_backward`. They
-// are not differentiable: see core/modules/fused/activate.h.
+// are not differentiable: see core/modules/fused/mlp_activation.h.
 //
 // x is BF16, FP16 or FP32 with any strides, and may be empty. Arithmetic is FP32, and each stored
 // value is rounded once to x's dtype.
@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/ops/activation_layout.h"
+#include "core/ops/activation_formula.h"
 
 namespace telens::ops {
 

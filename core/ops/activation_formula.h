@@ -1,10 +1,19 @@
-// Activation functions of the form f(x) = x * s(a x + b x^3), with s the sigmoid, as every backend
-// computes them.
+// The activation functions, and how every backend computes those of the form
+// f(x) = x * s(a x + b x^3), with s the sigmoid. For every device. No LibTorch.
 #pragma once
 
-#include "core/ops/activation_layout.h"
+#include <cstdint>
 
 namespace telens::ops {
+
+// sigmoid(z) = 1 / (1 + exp(-z)).
+enum class ActivationFunction : std::uint8_t {
+  gelu,   // x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the tanh approximation
+  qgelu,  // x * sigmoid(1.702 x)
+  relu,   // max(x, 0)
+  srelu,  // max(x, 0)^2
+  silu,   // x * sigmoid(x)
+};
 
 // Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): 2 sqrt(2/pi) (x + 0.044715 x^3).
 struct GeluCoefficients {

@@ -3,10 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "core/ops/block_errors_layout.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/statistics_layout.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::ops {
 namespace {

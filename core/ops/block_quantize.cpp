@@ -9,11 +9,10 @@
 #include <limits>
 #include <tuple>
 
-#include "core/ops/block_quantize_checks.h"
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/optional_tensor.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/quantize.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::ops {
 namespace {
@@ -93,6 +92,17 @@ void check_scales_of_rows(std::string_view operation, const at::Tensor& scales,
         operation, c10::toString(scales.scalar_type()), c10::str(scales.sizes()),
         scales.device().str(), codes.size(0), codes.device().str());
   }
+}
+
+SixTensors quantize_four_over_six_meta(const at::Tensor& x, bool two_dimensional,
+                                       bool squared_error, double largest_scale, bool rowwise,
+                                       bool columnwise, const std::optional<at::Tensor>& amaxes,
+                                       bool row_scaled) {
+  check_matrix("quantize_four_over_six", x);
+  check_four_over_six(largest_scale, squared_error);
+  check_amaxes("quantize_four_over_six", x, amaxes);
+  check_row_scaled("quantize_four_over_six", row_scaled, two_dimensional, amaxes);
+  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}, row_scaled));
 }
 
 }  // namespace
@@ -324,6 +334,25 @@ at::Tensor dequantize_blocks(const BlockCodes& quantized, FormatId format, Scali
                  static_cast<std::int64_t>(format), static_cast<std::int64_t>(mode), dtype);
 }
 
+FourOverSix check_four_over_six(double largest_scale, bool squared_error) {
+  if (largest_scale != 256 && largest_scale != E4M3::kMax) {
+    raise<UsageError>("quantize_four_over_six: largest_scale is {}; expected 256 or 448",
+                      largest_scale);
+  }
+  return {squared_error, static_cast<float>(largest_scale)};
+}
+
+BlockCodesPair quantize_four_over_six(const at::Tensor& x, const FourOverSixOptions& options,
+                                      const Orientations& orientations) {
+  static const auto op =
+      find_operator<decltype(quantize_four_over_six_meta)>("telens::quantize_four_over_six");
+  const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
+      op.call(x, options.two_dimensional, options.choice.squared_error,
+              options.choice.largest_scale, orientations.rowwise, orientations.columnwise,
+              if_defined(options.amaxes), options.row_scaled);
+  return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
+}
+
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
@@ -332,4 +361,5 @@ TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("quantize_nvfp4", TORCH_FN(telens::ops::quantize_nvfp4_meta));
   library.impl("hadamard_transform", TORCH_FN(telens::ops::hadamard_transform_meta));
   library.impl("dequantize_blocks", TORCH_FN(telens::ops::dequantize_blocks_meta));
+  library.impl("quantize_four_over_six", TORCH_FN(telens::ops::quantize_four_over_six_meta));
 }

@@ -7,8 +7,7 @@
 
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/fused_quantize_pairs.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::ops {
 namespace {

@@ -1,14 +1,17 @@
 #include "core/ops/gemm.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
+#include <utility>
+
 #include "core/base/error.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/gemm_checks.h"
-#include "core/ops/matmul_checks.h"
+#include "core/ops/matmul.h"
 
 namespace telens::ops {
 namespace {
@@ -105,10 +108,46 @@ at::Tensor bias_of_16_bits(const at::Tensor& bias) {
   return bias.defined() && bias.scalar_type() == at::kFloat ? bias.to(at::kBFloat16) : bias;
 }
 
+GemmByRows::GemmByRows(const GemmOperand& a, const GemmOperand& b)
+    : a_(a), b_(b), one_(at::ones({1}, a.codes.options().dtype(at::kFloat))) {}
+
+GemmOperand GemmByRows::with_ones(const GemmOperand& operand) const {
+  return {operand.codes,  operand.scale_inv, one_,
+          operand.format, operand.mode,      operand.power_of_2_scales};
+}
+
+// [M, 1] or [1, 1] times [1, N] or [1, 1]: there are as many factors as sums only if both operands
+// have scales of rows.
+at::Tensor GemmByRows::scaled(at::Tensor sums) const {
+  const at::Tensor of_rows = a_.tensor_scale.to(at::kDouble).view({-1, 1});
+  const at::Tensor of_columns = b_.tensor_scale.to(at::kDouble).view({1, -1});
+  return sums.mul_(at::mul(of_rows, of_columns));
+}
+
+namespace {
+
+thread_local GemmChoice newest;
+
+std::vector<std::string> no_algorithms(const at::Tensor&) { return {}; }
+
+}  // namespace
+
+void report_gemm_choice(GemmChoice choice) { newest = choice; }
+GemmChoice newest_gemm_choice() { return newest; }
+
+std::vector<std::string> gemm_algorithms(const at::Tensor& x) {
+  static const auto handle = find_operator<decltype(no_algorithms)>("telens::gemm_algorithms");
+  return handle.call(x);
+}
+
 }  // namespace telens::ops
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
   using namespace telens::ops;
   library.impl("gemm", gemm_schema<gemm_meta>);
   library.impl("gemm_accumulate", gemm_accumulate_schema<gemm_accumulate_meta>);
+}
+
+TORCH_LIBRARY_IMPL(telens, CompositeExplicitAutograd, library) {
+  library.impl("gemm_algorithms", telens::ops::no_algorithms);
 }

@@ -1,10 +1,18 @@
-// Matrix product of quantized operands.
+// Matrix product of quantized operands: the operators `telens::gemm` and `telens::gemm_accumulate`,
+// the kernel that they ran with, and their schema and checks for every backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/formats/format_id.h"
 #include "core/formats/scheme.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::ops {
 
@@ -51,5 +59,125 @@ void gemm_accumulate(const GemmOperand& a, const GemmOperand& b, const at::Tenso
 // Returns the bias as a quantized GEMM adds it on every device: FP32 is rounded to BF16, because
 // FP8 products of GPUs accept 16-bit biases; other dtypes are unchanged. Undefined if bias is.
 at::Tensor bias_of_16_bits(const at::Tensor& bias);
+
+// Products of packed FP4 with one scale per row of an operand: multiplies the operands as if those
+// scales were 1, on any device, then multiplies the FP32 sums by the scales.
+class GemmByRows {
+ public:
+  GemmByRows(const GemmOperand& a, const GemmOperand& b);
+
+  // The operands with scales of 1. They refer to this object and to the given operands.
+  GemmOperand a() const { return with_ones(a_); }
+  GemmOperand b() const { return with_ones(b_); }
+
+  // Converts FP32 sums [M, N] of a() and b() to the sums of the operands. Scales are multiplied in
+  // FP64, in which their product is exact and in range; the scaled sum is rounded to FP32.
+  at::Tensor scaled(at::Tensor sums) const;
+
+ private:
+  GemmOperand with_ones(const GemmOperand& operand) const;
+
+  const GemmOperand& a_;
+  const GemmOperand& b_;
+  at::Tensor one_;
+};
+
+// The kernel that a GEMM ran with, and the reason. Kernels report it separately from the result:
+// the operator's schema is the same on every device, and only a kernel knows its criteria (the
+// processor, the shape, the scales). Callers of run_gemm receive it in GemmResult
+// (core/gemm/gemm.h). Both strings are literals.
+struct GemmChoice {
+  std::string_view kernel;  // such as "BF16 product of decoded operands"
+  std::string_view reason;  // why it is not the fastest one; "" if it is
+};
+
+// For kernels: reports the choice for the GEMM that this thread runs.
+void report_gemm_choice(GemmChoice choice);
+// For core/gemm and tests of the operators: returns the newest choice reported on this thread.
+GemmChoice newest_gemm_choice();
+
+// The operator `telens::gemm_algorithms`: returns the algorithm that the GEMM library of x's device
+// chose for every description of a product since the process began, one line each, sorted. A
+// product with a known description does not query the library for an algorithm and adds no line.
+// Empty on devices whose products do not keep algorithms.
+std::vector<std::string> gemm_algorithms(const at::Tensor& x);
+
+// For backends of telens::gemm and telens::gemm_accumulate: unpacks the schemas' arguments once
+// into structs and checks them in the same way on every device.
+struct GemmArguments {
+  GemmOperand a;
+  GemmOperand b;
+  const at::Tensor& bias;  // has out_dtype, or is undefined
+  at::ScalarType out_dtype;
+  bool split_accumulator;
+};
+
+struct GemmAccumulateArguments {
+  GemmOperand a;
+  GemmOperand b;
+  const at::Tensor& out;
+  bool split_accumulator;
+};
+
+void check_gemm(const GemmArguments& arguments);
+void check_gemm_accumulate(const GemmAccumulateArguments& arguments);
+
+// Returns true if a tensor_scale has more than one element, which means scales of rows
+// (GemmByRows).
+inline bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b) {
+  const auto has = [](const at::Tensor& scale) { return scale.defined() && scale.numel() != 1; };
+  return has(a.tensor_scale) || has(b.tensor_scale);
+}
+
+// The function with the schema of telens::gemm for a backend's kernel, which receives checked
+// arguments:
+//   library.impl("gemm", ops::gemm_schema<kernel>);
+template <at::Tensor (*kernel)(const GemmArguments&)>
+at::Tensor gemm_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                       const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                       std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                       const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                       std::int64_t b_mode, const std::optional<at::Tensor>& bias,
+                       at::ScalarType out_dtype, bool split_accumulator, bool power_of_2_scales) {
+  const GemmArguments arguments{
+      {a, a_scale_inv, or_undefined(a_tensor_scale), static_cast<FormatId>(a_format),
+       static_cast<ScalingMode>(a_mode), power_of_2_scales},
+      {b, b_scale_inv, or_undefined(b_tensor_scale), static_cast<FormatId>(b_format),
+       static_cast<ScalingMode>(b_mode), power_of_2_scales},
+      or_undefined(bias),
+      out_dtype,
+      split_accumulator};
+  check_gemm(arguments);
+  if (!has_scales_of_rows(arguments.a, arguments.b)) return kernel(arguments);
+  const GemmByRows by_rows(arguments.a, arguments.b);
+  const at::Tensor none;
+  at::Tensor sums =
+      by_rows.scaled(kernel({by_rows.a(), by_rows.b(), none, at::kFloat, split_accumulator}));
+  const at::Tensor added = bias_of_16_bits(arguments.bias);
+  return (added.defined() ? sums.add_(added) : sums).to(out_dtype);
+}
+
+// Like gemm_schema, for telens::gemm_accumulate.
+template <void (*kernel)(const GemmAccumulateArguments&)>
+void gemm_accumulate_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
+                            const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,
+                            std::int64_t a_mode, const at::Tensor& b, const at::Tensor& b_scale_inv,
+                            const std::optional<at::Tensor>& b_tensor_scale, std::int64_t b_format,
+                            std::int64_t b_mode, const at::Tensor& out, bool split_accumulator,
+                            bool power_of_2_scales) {
+  const GemmAccumulateArguments arguments{
+      {a, a_scale_inv, or_undefined(a_tensor_scale), static_cast<FormatId>(a_format),
+       static_cast<ScalingMode>(a_mode), power_of_2_scales},
+      {b, b_scale_inv, or_undefined(b_tensor_scale), static_cast<FormatId>(b_format),
+       static_cast<ScalingMode>(b_mode), power_of_2_scales},
+      out,
+      split_accumulator};
+  check_gemm_accumulate(arguments);
+  if (!has_scales_of_rows(arguments.a, arguments.b)) return kernel(arguments);
+  const GemmByRows by_rows(arguments.a, arguments.b);
+  const at::Tensor sums = at::zeros(out.sizes(), out.options());
+  kernel({by_rows.a(), by_rows.b(), sums, split_accumulator});
+  at::Tensor(out).add_(by_rows.scaled(sums));
+}
 
 }  // namespace telens::ops

@@ -5,7 +5,6 @@
 
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/histogram_checks.h"
 #include "core/ops/histogram_layout.h"
 
 namespace telens::ops {

@@ -23,4 +23,8 @@ TELENS_EXPORT void code_histogram(const at::Tensor& x, at::Tensor& counts);
 TELENS_EXPORT at::Tensor empty_exponent_histogram(const at::Device& device);
 TELENS_EXPORT at::Tensor empty_code_histogram(const at::Device& device);
 
+// The checks of every backend's histogram kernels.
+void check_exponent_histogram(const at::Tensor& x, const at::Tensor& counts);
+void check_code_histogram(const at::Tensor& x, const at::Tensor& counts);
+
 }  // namespace telens::ops

@@ -9,8 +9,7 @@
 #include "core/base/error.h"
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/matmul_checks.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::ops {
 namespace {

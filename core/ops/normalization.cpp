@@ -9,7 +9,6 @@
 
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/normalization_checks.h"
 
 namespace telens::ops {
 namespace {

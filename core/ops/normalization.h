@@ -1,6 +1,6 @@
 // Layer and RMS normalization as operators `telens::layer_norm_forward`, `layer_norm_backward`,
 // `rms_norm_forward` and `rms_norm_backward`. They are not differentiable: see
-// core/modules/norm/normalize.h.
+// core/modules/norm/norm.h.
 //
 // x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], any strides, and possibly no rows.
 // weight and bias share a dtype, which may differ from x's (FP32 parameters are not rounded to BF16
@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
 #include "core/base/error.h"
@@ -48,5 +49,21 @@ TELENS_EXPORT NormOutputs rms_norm_forward(const at::Tensor& x, const at::Tensor
 TELENS_EXPORT NormGradients rms_norm_backward(const at::Tensor& grad, const at::Tensor& x,
                                               const at::Tensor& weight, const at::Tensor& rstd,
                                               bool zero_centered_gamma);
+
+// The checks of every backend's normalization kernels.
+
+// A normalized tensor as a matrix.
+struct NormShape {
+  std::int64_t rows;
+  std::int64_t columns;  // at least 1
+};
+
+NormShape check_norm_forward(const char* operation, const at::Tensor& x, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias);
+
+// mean is undefined for RMS.
+NormShape check_norm_backward(const char* operation, const at::Tensor& grad, const at::Tensor& x,
+                              const at::Tensor& weight, const at::Tensor& mean,
+                              const at::Tensor& rstd);
 
 }  // namespace telens::ops

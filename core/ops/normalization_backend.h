@@ -5,7 +5,7 @@
 //   NormResult normalize(const char* operation, const NormShape&, const at::Tensor& x,
 //                        const at::Tensor& gamma, const at::Tensor& beta, bool centered,
 //                        double eps);
-//   NormGradients differentiate(const char* operation, const NormShape&, const at::Tensor& grad,
+//   NormSums differentiate(const char* operation, const NormShape&, const at::Tensor& grad,
 //                               const at::Tensor& x, const at::Tensor& gamma,
 //                               const at::Tensor& mean, const at::Tensor& rstd);
 // beta is undefined if nothing is added; mean is undefined for RMS.
@@ -19,7 +19,7 @@
 #include <tuple>
 
 #include "core/ops/checks.h"
-#include "core/ops/normalization_checks.h"
+#include "core/ops/normalization.h"
 
 namespace telens::ops {
 
@@ -29,7 +29,8 @@ struct NormResult {
   at::Tensor rstd;  // FP32 [rows]
 };
 
-struct NormGradients {
+// dgamma and dbeta are sums over the rows, not yet in the parameters' dtype.
+struct NormSums {
   at::Tensor dx;
   at::Tensor dgamma;  // FP32 [columns]
   at::Tensor dbeta;   // FP32 [columns]; undefined for RMS
@@ -88,7 +89,7 @@ class NormOperators {
       const at::Tensor& rstd, bool zero_centered_gamma) {
     constexpr auto kName = "layer_norm_backward";
     const NormShape shape = check_norm_backward(kName, grad, x, weight, mean, rstd);
-    const NormGradients gradients = Backend::differentiate(
+    const NormSums gradients = Backend::differentiate(
         kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), mean, rstd);
     return {gradients.dx, get_gradient(weight, gradients.dgamma),
             get_gradient(weight, gradients.dbeta)};
@@ -111,7 +112,7 @@ class NormOperators {
                                                               bool zero_centered_gamma) {
     constexpr auto kName = "rms_norm_backward";
     const NormShape shape = check_norm_backward(kName, grad, x, weight, {}, rstd);
-    const NormGradients gradients = Backend::differentiate(
+    const NormSums gradients = Backend::differentiate(
         kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), {}, rstd);
     return {gradients.dx, get_gradient(weight, gradients.dgamma)};
   }

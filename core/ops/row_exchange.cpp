@@ -8,7 +8,6 @@
 
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/row_exchange_checks.h"
 
 namespace telens::ops {
 namespace {

@@ -33,4 +33,16 @@ TELENS_EXPORT at::Tensor combine_rows(const at::Tensor& x, const at::Tensor& pla
 TELENS_EXPORT at::Tensor row_products(const at::Tensor& x, const at::Tensor& y,
                                       const at::Tensor& places);
 
+// Returns the dtype of weights and sums for values of a dtype: FP64 for FP64, otherwise FP32.
+inline at::ScalarType summed_dtype(at::ScalarType values) {
+  return values == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Argument checks of every backend's kernels. Each throws ShapeError naming the argument.
+void check_spread_rows(const at::Tensor& x, const at::Tensor& places,
+                       const std::optional<at::Tensor>& weights, std::int64_t rows);
+void check_combine_rows(const at::Tensor& x, const at::Tensor& places,
+                        const std::optional<at::Tensor>& weights);
+void check_row_products(const at::Tensor& x, const at::Tensor& y, const at::Tensor& places);
+
 }  // namespace telens::ops

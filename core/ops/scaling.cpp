@@ -6,7 +6,6 @@
 
 #include "core/base/error.h"
 #include "core/ops/dispatcher.h"
-#include "core/ops/scaling_checks.h"
 
 namespace telens::ops {
 namespace {

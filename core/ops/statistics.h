@@ -1,6 +1,7 @@
 // Statistics of a tensor as operators `telens::statistics`, `telens::accumulate_statistics`,
-// `telens::accumulate_central_moments`, `telens::blockwise_dynamic_range` and
-// `telens::accumulate_blockwise_dynamic_range`.
+// `telens::accumulate_central_moments`, `telens::blockwise_dynamic_range`,
+// `telens::accumulate_blockwise_dynamic_range`, `telens::accumulate_block_cast_statistics` and
+// `telens::accumulate_what_if_statistics`.
 //
 // x is BF16, FP16 or FP32, with any shape and strides, and may be empty. Results are int64 tensors
 // on x's device whose words are the structs of core/ops/statistics_layout.h; nothing is copied to
@@ -11,10 +12,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/formats/format_id.h"
+#include "core/ops/block_quantize.h"
+#include "core/ops/statistics_layout.h"
 
 namespace telens::ops {
 
@@ -56,5 +60,68 @@ TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x,
                                                       at::Tensor& accumulator);
 
 TELENS_EXPORT at::Tensor empty_block_ranges(const at::Device& device);
+
+// The checks of every backend's kernels of the operators above.
+void check_statistics(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats);
+// accumulator: as in accumulate_statistics, with any number of casts.
+void check_central_moments(const at::Tensor& x, const at::Tensor& accumulator);
+void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size, std::int64_t dims);
+
+// accumulator: int64, contiguous, `words` elements, on x's device.
+void check_accumulator(const char* operation, const at::Tensor& x, const at::Tensor& accumulator,
+                       std::int64_t words);
+
+// Error statistics of a cast with one scale per block.
+
+// One orientation of a tensor in a block format, as returned by ops::quantize_*.
+struct BlockCast {
+  BlockCodes codes;
+  FormatId format;   // E4M3, E5M2; packed: E2M1
+  ScalingMode mode;  // a mode with blocks
+};
+
+// Reads x and its codes once and merges into an accumulator created by empty_block_casts. x: BF16,
+// FP16 or FP32 [rows, columns] in the orientation of the codes (for a columnwise copy, the
+// transposed matrix), with any strides. The fields of CastSums (core/ops/statistics_layout.h) for
+// blocks:
+//   decoded                       as dequantize_blocks to FP32
+//   underflows                    nonzero before, decoded to zero
+//   overflows                     |x| > FP32(largest value of the format * scale_inv of the block)
+//   saturated                     |x| / scale_inv rounds to more than that largest value
+//   scale_inv_min, scale_inv_max  over all blocks; packed FP4: times the tensor's scale
+// The difference between two equal infinities is NaN, as in IEEE arithmetic.
+TELENS_EXPORT void accumulate_block_cast_statistics(const at::Tensor& x, const BlockCast& cast,
+                                                    at::Tensor& accumulator);
+
+// The neutral accumulator: int64 [kCastSumsWords].
+TELENS_EXPORT at::Tensor empty_block_casts(const at::Device& device);
+
+// The checks of every backend's kernels that read x and its codes. Returns x's format.
+FormatId check_block_cast(const char* operation, const at::Tensor& x, const BlockCodes& codes,
+                          std::int64_t format, std::int64_t mode);
+
+// Like check_block_cast, and also checks the accumulator.
+FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& codes,
+                                     std::int64_t format, std::int64_t mode,
+                                     const at::Tensor& accumulator);
+
+// Error statistics of hypothetical casts in blocks. Reads x once for all casts, and once for its
+// largest magnitudes if a cast needs them first: of the tensor (packed FP4), down the columns, or
+// of squares. x: BF16, FP16 or FP32 [rows, columns], any strides. accumulators: one per cast, int64
+// [kCastSumsWords] (core/ops/statistics_layout.h), merged into. The words are the same as from
+// quantizing x and calling accumulate_block_cast_statistics (errors of a matrix with one row or
+// column may be added in a different order).
+TELENS_EXPORT void accumulate_what_if_statistics(const at::Tensor& x,
+                                                 std::span<const WhatIfCast> casts,
+                                                 at::TensorList accumulators);
+
+// The arguments of telens::accumulate_what_if_statistics.
+struct WhatIfArguments {
+  at::IntArrayRef formats, modes, squares, columnwise;
+};
+
+// The checks of every backend's kernel; returns the casts.
+std::vector<WhatIfCast> check_what_if_statistics(const at::Tensor& x, const WhatIfArguments& casts,
+                                                 at::TensorList accumulators);
 
 }  // namespace telens::ops

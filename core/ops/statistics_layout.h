@@ -1,6 +1,7 @@
-// The sums of one read of a tensor, and how two such results are merged. Plain data of 8-byte
-// fields: a kernel writes it as int64 words (core/ops/statistics.h), the host reads it back, ranks
-// exchange it. Host and device; no LibTorch.
+// The sums of one read of a tensor, of an attention's scores or of a block cast, and how two such
+// results are merged. Plain data of 8-byte fields: a kernel writes it as int64 words
+// (core/ops/statistics.h, attention.h, block_errors.h), the host reads it back, ranks exchange it.
+// Host and device; no LibTorch.
 //
 // Special values. Every element counts in exactly one of: NaN, +Inf, -Inf, finite.
 //   numel, nan, posinf, neginf, zeros, subnormals   exact counts over all elements
@@ -16,7 +17,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/formats/format_id.h"
 #include "core/formats/host_device.h"
+#include "core/formats/scheme.h"
 
 namespace telens {
 
@@ -203,4 +206,80 @@ TELENS_HOST_DEVICE constexpr void merge(BlockRanges& into, const BlockRanges& pa
   into.max_ratio = larger(into.max_ratio, part.max_ratio);
 }
 
+// The sums of one read of an attention's scores that TensorSums does not contain.
+//
+// A row is the set of scores that one query sees in one head: the argument of softmax, after scale,
+// bias and mask. A row counts in exactly one category:
+//   blind       it sees no key, for example padding; a bias of -Inf hides a key, as a mask does
+//   nonfinite   a visible score is NaN or +Inf, or all are -Inf: its softmax is not defined
+//   single      it sees one key, so it has nothing to choose
+//   choosing    every other row; the sums below are over these rows
+struct ScoreSums {
+  std::int64_t blind = 0;
+  std::int64_t nonfinite = 0;
+  std::int64_t single = 0;
+  std::int64_t choosing = 0;
+  std::int64_t one_key = 0;    // one key has more than kOneKeyShare of the softmax
+  std::int64_t first_key = 0;  // of these rows, that key is the first one that the query sees
+  double entropy = 0;          // sum of the entropies, in nats
+  double share = 0;  // sum of the entropies, each divided by the largest possible: 0 to 1 per row
+};
+
+inline constexpr double kOneKeyShare = 0.99;
+inline constexpr std::int64_t kScoreSumsWords = sizeof(ScoreSums) / sizeof(std::int64_t);
+
+constexpr void merge(ScoreSums& into, const ScoreSums& part) {
+  into.blind += part.blind;
+  into.nonfinite += part.nonfinite;
+  into.single += part.single;
+  into.choosing += part.choosing;
+  into.one_key += part.one_key;
+  into.first_key += part.first_key;
+  into.entropy += part.entropy;
+  into.share += part.share;
+}
+
+// The errors of a block format in one block of a tensor. Underflows and saturation are defined as
+// in CastSums.
+struct BlockErrors {
+  std::int32_t elements = 0;  // elements of the tensor in the block: blocks end with their line
+  std::int32_t nonzero = 0;   // 1 if at least one element was not zero; NaN does not count
+  std::int32_t underflows = 0;
+  std::int32_t saturated = 0;
+  double squared_error = 0;  // sum of (decoded - x)^2
+};
+
+// The difference between the two copies of a tensor: compares the values of a tensor's rowwise and
+// columnwise copies in FP32.
+struct CopiesDifference {
+  std::int64_t elements = 0;
+  std::int64_t different = 0;  // two NaN are equal
+  double relative = 0;         // sum of |a - b| / max(|a|, |b|) in FP32; 0 if they are equal
+};
+
+inline constexpr std::int64_t kBlockErrorsWords = sizeof(BlockErrors) / sizeof(std::int64_t);
+inline constexpr std::int64_t kCopiesDifferenceWords =
+    sizeof(CopiesDifference) / sizeof(std::int64_t);
+
+constexpr void merge(CopiesDifference& into, const CopiesDifference& part) {
+  into.elements += part.elements;
+  into.different += part.different;
+  into.relative += part.relative;
+}
+
 }  // namespace telens
+
+namespace telens::ops {
+
+// A hypothetical cast in blocks, whose error statistics are measured (CastSums): a cast by the
+// quantizer of core/ops/block_quantize.h with its default options.
+struct WhatIfCast {
+  FormatId format;          // e4m3 or e5m2; packed: e2m1
+  ScalingMode mode;         // any with blocks
+  bool squares = false;     // blocks are squares, as they always are in block_2d
+  bool columnwise = false;  // blocks run down the columns
+
+  bool operator==(const WhatIfCast&) const = default;
+};
+
+}  // namespace telens::ops

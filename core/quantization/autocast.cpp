@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/distributed/reductions.h"
+#include "core/distributed/collectives.h"
+#include "core/distributed/compare_ranks.h"
 #include "core/quantization/delayed_scaling.h"
 
 namespace telens {

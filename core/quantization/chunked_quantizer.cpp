@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
+#include "core/ops/tensor_utils.h"
 #include "core/quantization/current_scaling.h"
 
 namespace telens {

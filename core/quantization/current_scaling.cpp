@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/distributed/reductions.h"
+#include "core/distributed/collectives.h"
 #include "core/formats/dispatch.h"
-#include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
 #include "core/ops/scaling.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens {
 

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "core/ops/tensor_version.h"
-#include "core/quantization/block_quantizer.h"
+#include "core/ops/tensor_utils.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 

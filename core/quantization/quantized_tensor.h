@@ -1,4 +1,5 @@
-// A tensor in low precision (codes and scales, as plain tensors) and the operands of GEMMs.
+// A tensor in low precision (codes and scales, as plain tensors), the operands of GEMMs, and the
+// padding of their tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/formats/convert.h"
 #include "core/formats/format_id.h"
@@ -117,5 +119,34 @@ std::int64_t get_rows(const Operand& operand);
 // Returns columns of the matrix; of a quantized one only the rowwise orientation. Throws ShapeError
 // if that would cut a block.
 Operand get_columns(const Operand& whole, std::int64_t first, std::int64_t count);
+
+// Pads the tokens of quantized operands with zeros to the multiple that FP8 GEMMs require.
+//
+// Tokens are the rows of activations and gradients. Only the GEMM needs the multiple: tensors are
+// quantized, measured and dumped without padding, and the codes are padded before the GEMM. This is
+// exact: scales come from the tensor's elements, a partly filled last block has the scale that
+// zeros would give it, and zeros add nothing to a sum.
+struct TokenPadding {
+  std::int64_t tokens = 0;
+  std::int64_t padded = 0;    // tokens of the GEMM
+  std::int64_t multiple = 1;  // `padded` is a multiple of it
+
+  bool needed() const { return padded != tokens; }
+};
+
+// Returns the padding of a GEMM. a: its left operand. Tokens are the rows of the result (fprop,
+// dgrad) or the summed dimension (wgrad). Both operands have the same number of tokens and the same
+// mode, or one has 1-D and one has 2-D 128-blocks. Tokens that are a multiple of the scheme's
+// row_multiple are never padded.
+TELENS_EXPORT TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a);
+
+// Returns `rows` rounded up to the 16 rows of the random Hadamard transform.
+std::int64_t rows_to_transform(std::int64_t rows);
+
+// Pads codes and scales [tokens, ...].
+QuantizedData pad_rows(const QuantizedData& data, ScalingMode mode, std::int64_t rows);
+
+// Pads codes and scales [..., tokens].
+QuantizedData pad_columns(const QuantizedData& data, ScalingMode mode, std::int64_t columns);
 
 }  // namespace telens

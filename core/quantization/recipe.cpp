@@ -1,5 +1,14 @@
 #include "core/quantization/recipe.h"
 
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "core/base/error.h"
+#include "core/quantization/block_scaling.h"
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/delayed_scaling.h"
+
 namespace telens {
 
 std::string_view get_name(Fp8Format format) {
@@ -64,6 +73,88 @@ bool Recipe::OverrideLinearPrecision::of(Gemm gemm) const {
       break;
   }
   return wgrad;
+}
+
+namespace {
+
+struct RecipeMaker {
+  RecipeId id;
+  std::shared_ptr<Recipe> (*make)();
+};
+
+template <typename RecipeType>
+std::shared_ptr<Recipe> make() {
+  return std::make_shared<RecipeType>();
+}
+
+constexpr std::array kRecipes{
+    RecipeMaker{RecipeId::fp8_delayed_scaling, make<DelayedScaling>},
+    RecipeMaker{RecipeId::fp8_current_scaling, make<Float8CurrentScaling>},
+    RecipeMaker{RecipeId::mxfp8, make<MXFP8BlockScaling>},
+    RecipeMaker{RecipeId::fp8_block_scaling, make<Float8BlockScaling>},
+    RecipeMaker{RecipeId::nvfp4, make<NVFP4BlockScaling>}};
+
+struct QuantizerRow {
+  ScalingMode mode;
+  std::shared_ptr<Quantizer> (*make)(const QuantizedTensor& like, Usage usage);
+};
+
+constexpr std::array kQuantizers{
+    QuantizerRow{ScalingMode::tensor,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<CurrentScalingQuantizer>(like.format,
+                                                                    CurrentScalingOptions(), usage);
+                 }},
+    QuantizerRow{ScalingMode::mxfp8,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<MXFP8Quantizer>(like.format, like.blocks, usage);
+                 }},
+    QuantizerRow{ScalingMode::block_1d,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<Float8BlockQuantizer>(like.format, 1, like.blocks,
+                                                                 usage);
+                 }},
+    QuantizerRow{ScalingMode::block_2d,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<Float8BlockQuantizer>(like.format, 2, like.blocks,
+                                                                 usage);
+                 }},
+    QuantizerRow{ScalingMode::nvfp4,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<NVFP4Quantizer>(like.blocks, usage);
+                 }},
+};
+static_assert(kQuantizers.size() == kAllScalingModes.size());
+
+}  // namespace
+
+std::shared_ptr<Recipe> default_recipe(RecipeId id) {
+  for (const RecipeMaker& row : kRecipes) {
+    if (row.id == id) return row.make();
+  }
+  raise<InternalError>("recipe {} is missing in {}", static_cast<int>(id), __FILE__);
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const RecipeMaker& row : kRecipes) names.emplace_back(row.make()->name());
+  return names;
+}
+
+std::shared_ptr<Recipe> default_recipe(std::string_view name) {
+  for (const RecipeMaker& row : kRecipes) {
+    if (auto recipe = row.make(); recipe->name() == name) return recipe;
+  }
+  raise<UsageError>("unknown recipe '{}'; expected one of {}", name,
+                    fmt::join(recipe_names(), ", "));
+}
+
+std::shared_ptr<Quantizer> quantizer_like(const QuantizedTensor& tensor) {
+  const Usage usage{tensor.rowwise.defined(), tensor.columnwise.defined()};
+  for (const QuantizerRow& row : kQuantizers) {
+    if (row.mode == tensor.mode) return row.make(tensor, usage);
+  }
+  raise<InternalError>("scaling mode {} is missing in {}", static_cast<int>(tensor.mode), __FILE__);
 }
 
 }  // namespace telens

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "features/block_telemetry/block_telemetry_options.h"
+#include "features/builtin_features.h"
 #include "hooks/statistics/accumulator.h"
 
 namespace telens::features {

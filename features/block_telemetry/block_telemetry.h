@@ -10,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
-#include "core/ops/block_errors_layout.h"
-#include "hooks/engine/tensor_accumulators.h"
-#include "hooks/feature_registration.h"
-#include "hooks/host_copy.h"
-#include "hooks/scheduled_observer.h"
-#include "hooks/statistics/block_sums.h"
+#include "core/ops/statistics_layout.h"
+#include "hooks/engine/tensor_observation.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
+#include "hooks/statistics/accumulator.h"
+#include "hooks/streams.h"
 
 namespace telens::features {
 
@@ -62,7 +62,5 @@ class BlockTelemetry final : public ScheduledObserver {
   Arrivals<Look> arrivals_;
   std::map<Key, Seen> seen_;
 };
-
-FeatureRegistration block_telemetry();
 
 }  // namespace telens::features

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "hooks/statistics/block_sums.h"
+#include "hooks/statistics/accumulator.h"
 
 namespace telens::features {
 namespace {

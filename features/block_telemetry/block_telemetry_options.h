@@ -11,7 +11,7 @@
 namespace telens::features {
 
 // Statistics of the two copies together, in addition to kBlockStatistics
-// (hooks/statistics/block_sums.h).
+// (hooks/statistics/accumulator.h).
 inline constexpr std::string_view kCopiesDiffer = "copies_differ%";
 inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_difference";
 

@@ -1,12 +1,213 @@
-#include "features/collective_check/collective_check.h"
+// CollectiveCheck: compares the data that ranks send with the results of their collectives.
+#include <fmt/format.h>
 
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/fnv1a.h"
+#include "features/builtin_features.h"
+#include "features/collective_check/collective_check_options.h"
+#include "features/collective_check/seen_collectives.h"
 #include "features/rank_agreement/rank_agreement.h"
+#include "hooks/engine/compared_items.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
+#include "hooks/rank_checker.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::features {
+namespace {
+
+// Observes the collectives of layers and of the program during an iteration, on any thread.
+// Outlives the feature if a collective is still running.
+class WatchedCollectives final : public CollectiveObserver,
+                                 public std::enable_shared_from_this<WatchedCollectives> {
+ public:
+  // due(iteration): returns true if the iteration's collectives must be observed.
+  explicit WatchedCollectives(std::function<bool(std::int64_t)> due) : due_(std::move(due)) {}
+
+  // Sets the place of the collectives that this thread begins from now on.
+  static void show_place(CollectivePlace place);
+
+  // A layer must not fail because of its observer; failed() reports errors.
+  OnResult begin(const ObservedCollective& call) override;
+  OnResult look_at(const ObservedCollective& call, CollectivePlace place);
+
+  // Calls use(seen), which is empty if nothing was observed in this iteration.
+  template <typename Use>
+  void use(std::int64_t iteration, Use use) {
+    const std::lock_guard lock(mutex_);
+    if (iteration != iteration_) seen_.clear();
+    use(seen_);
+  }
+  void clear();
+  void stop();  // nothing is due after this
+
+  bool failed() const { return failed_; }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;  // guards the members below
+  std::function<bool(std::int64_t)> due_;
+  std::int64_t iteration_ = -1;
+  std::uint64_t turn_ = 0;  // changes when seen_ restarts
+  SeenCollectives seen_;
+};
+
+class CollectiveCheck final : public Observer, public RankChecker {
+ public:
+  CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services);
+  ~CollectiveCheck() override;
+
+  // Reads only inputs, to know the layer that runs. A wgrad may still be added to its target
+  // directly.
+  RoutingCalls routing_calls() const override;
+  bool reads_statistics(TensorName, std::int64_t) const override { return false; }
+  bool may_watch_wgrad() const override { return false; }
+  bool follows_schedules() const override { return true; }
+  RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override;
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
+                      TensorReading& reading) override;
+  void end() override;
+
+  bool wants_model() const override { return options_.gradients; }
+  void look_at(const ModelTensor& tensor) override;
+  void look_at_collective(const ProgramCollective& collective) override;
+  std::vector<std::int64_t> get_words(std::int64_t iteration) override;
+  void compare(std::int64_t iteration,
+               std::span<const std::vector<std::int64_t>> of_ranks) override;
+  std::chrono::seconds longest_wait() const override { return options_.timeout; }
+
+ private:
+  const config::FeatureEntry& entry_;
+  FeatureServices& services_;
+  const CollectiveCheckOptions& options_;
+  std::shared_ptr<WatchedCollectives> watch_;
+  CollectiveObservation observation_{watch_};
+  std::mutex mutex_;  // guards the members below
+  ComparedItems gradients_;
+  std::set<std::string> told_;
+};
+
+// The outcome of an iteration on this rank.
+struct JudgedCollectives {
+  std::int64_t iteration;
+  std::vector<WrongCollective> wrong;
+  std::vector<CollectivePlace> places;  // all places at which a collective was compared
+};
+
+constexpr std::string_view kWrong = "collectives_wrong";
+constexpr std::string_view kLost = "nonfinite_lost";
+
+struct Counts {
+  double wrong = 0;
+  double lost = 0;
+};
+
+void record(const JudgedCollectives& judged, FeatureServices& services) {
+  std::map<CollectivePlace, Counts> counts;
+  for (const CollectivePlace& place : judged.places) counts[place];
+  for (const WrongCollective& each : judged.wrong) {
+    counts[each.place].wrong += 1;
+    counts[each.place].lost += static_cast<double>(each.lost);
+  }
+  for (const auto& [place, count] : counts) {
+    for (const auto& [statistic, value] :
+         {std::pair(kWrong, count.wrong), std::pair(kLost, count.lost)}) {
+      services.record({.iteration = judged.iteration,
+                       .series = &services.series().find_or_add(
+                           {.layer = place.layer, .tensor = place.tensor, .statistic = statistic}),
+                       .value = value});
+    }
+  }
+}
+
+// Records the outcome, and warns of places that are not in `told` yet.
+void report(const JudgedCollectives& judged, FeatureServices& services,
+            std::set<std::string>& told) {
+  record(judged, services);
+  const WrongCollective* first = nullptr;
+  std::size_t others = 0;
+  for (const WrongCollective& each : judged.wrong) {
+    const auto& [layer, tensor] = each.place;
+    if (!told.insert(fmt::format("collective {} {}", layer, tensor)).second) continue;
+    if (first == nullptr) {
+      first = &each;
+    } else {
+      ++others;
+    }
+  }
+  if (first == nullptr) return;
+  services.announce(
+      "collective_wrong",
+      fmt::format("CollectiveCheck: iteration {}: {} {}: {}{}", judged.iteration,
+                  first->place.layer, first->place.tensor, first->text,
+                  others == 0 ? "" : fmt::format("; {} more are wrong from here on", others)),
+      first->place.layer);
+}
+
+CollectivePlace& last_place() {
+  static thread_local CollectivePlace place{"before any layer", "activation"};
+  return place;
+}
+
+}  // namespace
+
+void WatchedCollectives::show_place(CollectivePlace place) { last_place() = std::move(place); }
+
+CollectiveObserver::OnResult WatchedCollectives::begin(const ObservedCollective& call) {
+  try {
+    return look_at(call, last_place());
+  } catch (const std::exception&) {
+    failed_ = true;
+    return {};
+  }
+}
+
+CollectiveObserver::OnResult WatchedCollectives::look_at(const ObservedCollective& call,
+                                                         CollectivePlace place) {
+  const std::int64_t iteration = running_iteration();
+  const std::lock_guard lock(mutex_);
+  if (!due_ || !due_(iteration)) return {};
+  if (iteration != iteration_) {  // the rest arrived after the step() of their iteration
+    seen_.clear();
+    iteration_ = iteration;
+    ++turn_;
+  }
+  const std::size_t number = seen_.begin(call, std::move(place));
+  return [self = shared_from_this(), number, turn = turn_](const TensorHandle& result) {
+    const std::lock_guard within(self->mutex_);
+    if (self->turn_ != turn) return;
+    try {
+      self->seen_.end(number, result);
+    } catch (const std::exception&) {
+      self->failed_ = true;
+    }
+  };
+}
+
+void WatchedCollectives::clear() {
+  const std::lock_guard lock(mutex_);
+  seen_.clear();
+  iteration_ = -1;
+  ++turn_;
+}
+
+void WatchedCollectives::stop() {
+  const std::lock_guard lock(mutex_);
+  due_ = nullptr;
+  seen_.clear();
+  ++turn_;
+}
 
 CollectiveCheck::CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services)
     : entry_(entry),

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "features/collective_check/collective_sums.h"
+#include "features/collective_check/seen_collectives.h"
 
 namespace telens::features {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "features/collective_check/collective_words.h"
+#include "features/collective_check/seen_collectives.h"
 
 namespace telens::features {
 

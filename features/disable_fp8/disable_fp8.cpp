@@ -1,9 +1,11 @@
-#include "features/disable_fp8/disable_fp8.h"
-
+// DisableFP8GEMM and DisableFP8Layer: run selected GEMMs, or all three of a layer, in high
+// precision.
 #include <memory>
 
-#include "features/disable_fp8/disable_fp8_options.h"
-#include "hooks/scheduled_observer.h"
+#include "features/builtin_features.h"
+#include "features/builtin_options.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
 
 namespace telens::features {
 namespace {

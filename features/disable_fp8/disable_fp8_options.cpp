@@ -1,4 +1,4 @@
-#include "features/disable_fp8/disable_fp8_options.h"
+#include "features/builtin_options.h"
 
 namespace telens::features {
 

@@ -1,15 +1,81 @@
 #include "features/dump_tensors/dump_tensors.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "core/base/names.h"
+#include "core/base/tensor_handle.h"
 #include "core/base/version.h"
-#include "features/dump_tensors/kept_operands.h"
-#include "features/dump_tensors/pending_dump.h"
+#include "features/builtin_features.h"
+#include "features/dump_tensors/dump_writer.h"
+#include "hooks/tensor_ops.h"
 #include "record/tensor_dump.h"
 
 namespace telens::features {
+namespace {
+
+// Keeps the operands of a layer's GEMMs before their casts, from inspect_tensor until the last GEMM
+// that reads them. Belongs to one forward and its backward. Holds references to tensors, not
+// copies.
+class KeptOperands {
+ public:
+  // tensor: undefined for a weight that is stored in low precision. first_row: as in
+  // ObservedTensor.
+  void keep(TensorName name, const TensorHandle& tensor, std::optional<std::int64_t> first_row,
+            bool evaluation);
+
+  enum class State : std::uint8_t { unseen, no_high_precision, changed, there };
+  struct Original {
+    State state = State::unseen;
+    TensorHandle tensor = {};  // defined if the state is `there`
+    std::optional<std::int64_t> first_row = std::nullopt;
+  };
+  // changed: written in place since keep(). The call with the last of get_gemms(name) releases the
+  // tensor.
+  Original find(TensorName name, Gemm gemm);
+
+  bool evaluation() const { return evaluation_; }
+
+ private:
+  struct Kept {
+    bool seen = false;
+    TensorHandle tensor = {};
+    std::uint32_t version = 0;
+    std::optional<std::int64_t> first_row = std::nullopt;
+  };
+  std::array<Kept, kAllTensors.size()> kept_;
+  bool evaluation_ = false;
+};
+
+}  // namespace
+
+void KeptOperands::keep(TensorName name, const TensorHandle& tensor,
+                        std::optional<std::int64_t> first_row, bool evaluation) {
+  evaluation_ = evaluation;
+  Kept& kept = kept_[static_cast<std::size_t>(name)];
+  kept = {.seen = true, .first_row = first_row};
+  if (!tensor.defined()) return;
+  kept.tensor = tensor;  // a detached tensor may count its writes separately
+  kept.version = tensor_ops::get_version(tensor);
+}
+
+KeptOperands::Original KeptOperands::find(TensorName name, Gemm gemm) {
+  Kept& kept = kept_[static_cast<std::size_t>(name)];
+  if (!kept.seen) return {};
+  Original original{.state = State::no_high_precision, .first_row = kept.first_row};
+  if (kept.tensor.defined()) {
+    const bool changed = tensor_ops::get_version(kept.tensor) != kept.version;
+    original.state = changed ? State::changed : State::there;
+    if (!changed) original.tensor = kept.tensor;
+  }
+  if (get_gemms(name).second == gemm) kept = {};
+  return original;
+}
+
 namespace {
 
 constexpr std::int64_t kSchemaVersion = 1;

@@ -8,8 +8,8 @@
 
 #include "features/dump_tensors/dump_tensors_options.h"
 #include "features/dump_tensors/dump_writer.h"
-#include "hooks/feature_registration.h"
-#include "hooks/scheduled_observer.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
 
 namespace telens::features {
 
@@ -47,7 +47,5 @@ class DumpTensors final : public ScheduledObserver {
   DumpWriter writer_;
   std::array<DumpTensorsOptions, kAllTensors.size()> options_;
 };
-
-FeatureRegistration dump_tensors();
 
 }  // namespace telens::features

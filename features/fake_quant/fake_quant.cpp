@@ -5,7 +5,7 @@
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/recipe.h"
-#include "features/altering_features.h"
+#include "features/builtin_features.h"
 #include "hooks/libtorch/block_quantizers.h"
 
 namespace telens::features {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "features/fake_quant/fake_quant_options.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/feature.h"
 
 namespace telens::features {
 

@@ -1,21 +1,89 @@
-#include "features/gemm_error/gemm_error.h"
-
+// GemmError: compares a sample of each GEMM's outputs with FP64.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/formats/philox.h"
+#include "features/builtin_features.h"
+#include "features/gemm_error/gemm_error_options.h"
 #include "features/sample_seed.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
+#include "hooks/streams.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
+
+// Sums over outputs and their exact values; micro-batches are added.
+struct GemmErrorSums {
+  double error = 0;           // sum of out - exact
+  double squared_error = 0;   // sum of (out - exact)^2
+  double exact = 0;           // sum of |exact|
+  double squared_exact = 0;   // sum of exact^2
+  double squared_output = 0;  // sum of out^2
+  double product = 0;         // sum of out * exact
+
+  // Both are FP64, contiguous and on the host, and have the same shape.
+  void add(const TensorHandle& output, const TensorHandle& exact_output);
+
+  // If the exact values are all zero, a nonzero error is infinite, and a zero error is 0. The
+  // cosine of two zeros is 1. A NaN anywhere makes all three NaN.
+  double relative_error() const;
+  double mean_error() const;
+  double cosine() const;
+};
+
+class GemmError final : public ScheduledObserver {
+ public:
+  GemmError(const config::FeatureEntry& entry, FeatureServices& services);
+
+  // Gathers the data that the selected GEMMs will need from an operand.
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
+                      TensorReading& reading) override;
+  // Compares the sampled outputs with FP64.
+  void observe_gemm(const FeatureCall& at, const ObservedGemm& call,
+                    std::span<const Alteration> alterations) override;
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
+
+ private:
+  struct Measured {
+    std::int64_t iteration;
+    std::string layer;
+    Gemm gemm;
+    auto operator<=>(const Measured&) const = default;
+  };
+
+  // Reports why a GEMM does not have a row: one warning, and a line in the log for each layer and
+  // GEMM.
+  void say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason);
+  // Records comparisons that have reached the host.
+  void record_arrived(Waiting waiting);
+  void record(const Measured& measured, const GemmErrorSums& sums);
+
+  FeatureServices& services_;
+  std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt if not selected
+  Arrivals<std::vector<Measured>> arrivals_;
+  std::mutex mutex_;  // guards the members below
+  std::set<std::pair<std::string, Gemm>> left_out_;
+  // The samples of this iteration.
+  std::vector<Measured> measured_;     // one for each pair of outputs
+  std::vector<TensorHandle> outputs_;  // FP64, on their device: an output, then its expected value
+  StreamSet streams_;                  // the streams that computed them
+};
 
 // The place of an operand in a GEMM: whether it forms the rows or the columns of the output, and
 // which of its dimensions they are.
@@ -144,6 +212,26 @@ double ratio(double numerator, double denominator) {
   return numerator / denominator;
 }
 
+// Returns `count` different numbers below `size` (all of them if there are fewer), ascending. They
+// are random and depend only on the seed.
+std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
+                                          std::int64_t count) {
+  std::set<std::int64_t> chosen;
+  if (count >= size) {
+    for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
+  }
+  const PhiloxKey key{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  // Floyd's sampling without repetition (Bentley and Floyd, CACM 30(9), 1987).
+  for (std::int64_t last = size - count; count < size && last < size; ++last) {
+    const PhiloxCounter words = philox4x32(
+        {static_cast<std::uint32_t>(last), static_cast<std::uint32_t>(last >> 32), 0, 0}, key);
+    const std::uint64_t random = static_cast<std::uint64_t>(words[1]) << 32 | words[0];
+    const auto drawn = static_cast<std::int64_t>(random % static_cast<std::uint64_t>(last + 1));
+    if (!chosen.insert(drawn).second) chosen.insert(last);
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
 }  // namespace
 
 void GemmErrorSums::add(const TensorHandle& output, const TensorHandle& exact_output) {
@@ -171,24 +259,6 @@ double GemmErrorSums::mean_error() const { return ratio(error, exact); }
 double GemmErrorSums::cosine() const {
   if (squared_exact == 0 && squared_output == 0) return 1;
   return ratio(product, std::sqrt(squared_exact) * std::sqrt(squared_output));
-}
-
-std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
-                                          std::int64_t count) {
-  std::set<std::int64_t> chosen;
-  if (count >= size) {
-    for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
-  }
-  const PhiloxKey key{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-  // Floyd's sampling without repetition (Bentley and Floyd, CACM 30(9), 1987).
-  for (std::int64_t last = size - count; count < size && last < size; ++last) {
-    const PhiloxCounter words = philox4x32(
-        {static_cast<std::uint32_t>(last), static_cast<std::uint32_t>(last >> 32), 0, 0}, key);
-    const std::uint64_t random = static_cast<std::uint64_t>(words[1]) << 32 | words[0];
-    const auto drawn = static_cast<std::int64_t>(random % static_cast<std::uint64_t>(last + 1));
-    if (!chosen.insert(drawn).second) chosen.insert(last);
-  }
-  return {chosen.begin(), chosen.end()};
 }
 
 GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& services)

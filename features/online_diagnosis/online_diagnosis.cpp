@@ -1,16 +1,237 @@
-#include "features/online_diagnosis/online_diagnosis.h"
-
+// Diagnosis: runs the rules of telens diagnose repeatedly during a run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "analysis/live_look.h"
+#include "core/base/error.h"
+#include "features/builtin_features.h"
+#include "features/online_diagnosis/look_thread.h"
+#include "features/online_diagnosis/online_diagnosis_options.h"
 #include "hooks/config/config.h"
+#include "hooks/decisions.h"
+#include "hooks/feature_registry.h"
+#include "hooks/finding.h"
+#include "hooks/observer.h"
 #include "hooks/rank_group.h"
 
 namespace telens::features {
+namespace {
+
+// Findings of the look thread. The thread adds them, and the session's threads read them.
+// Thread-safe.
+class FindingBoard {
+ public:
+  // Runs a look, stores new findings and calls the listeners. Never throws. Does nothing after a
+  // run could not be read.
+  void look(analysis::LiveLook& run, std::int64_t last);
+
+  // Findings that ended before this iteration are not reported.
+  void tell_since(std::int64_t iteration);
+  // Marks the next look as the last.
+  void expect_the_end();
+
+  void listen(debug::FindingListener listener);
+  std::vector<debug::Finding> findings() const;
+
+  // Returns true if the weights must not be saved, because of an earlier finding with this action
+  // or the result of the last look.
+  bool vetoes() const;
+
+  // Everything since the last call.
+  struct News {
+    std::vector<analysis::LiveFinding> found = {};
+    std::vector<std::string> failed_listeners = {};  // why
+    std::string failure = {};                        // why looks ended
+    std::size_t findings = 0;                        // total
+  };
+  News take_news();
+  // Returns the interruption of a listener, or nullptr if there is none.
+  std::exception_ptr take_interruption();
+
+ private:
+  using Listener = std::shared_ptr<const debug::FindingListener>;
+  void tell(const std::vector<analysis::LiveFinding>& found);
+  void call(const Listener& listener, const debug::Finding& finding);
+
+  mutable std::mutex mutex_;  // guards the members below; no callback runs under it
+  std::vector<debug::Finding> findings_;
+  std::vector<Listener> listeners_;
+  News news_;
+  std::exception_ptr interruption_;
+  bool vetoes_for_good_ = false;
+  bool vetoes_now_ = false;
+  std::int64_t since_ = INT64_MIN;
+  bool at_end_ = false;
+  bool is_off_ = false;
+};
+
+class OnlineDiagnosis final : public Observer, public FindingSource, private Decider {
+ public:
+  OnlineDiagnosis(const config::FeatureEntry& entry, FeatureServices& services);
+
+  RoutingCalls routing_calls() const override { return RoutingCalls::none(); }
+  bool follows_schedules() const override { return true; }
+  bool can_be_captured() const override { return true; }
+  Decider* decider() override { return options_.may(analysis::Action::veto) ? this : nullptr; }
+  void step(std::int64_t iteration) override;
+  void end() override;
+
+  // FindingSource
+  void begin(std::shared_ptr<Sink> run_file) override;
+  std::vector<debug::Finding> findings() const override { return board_->findings(); }
+  void listen(debug::FindingListener listener) override { board_->listen(std::move(listener)); }
+  void look_now(std::int64_t last, std::chrono::milliseconds wait) override;
+  bool allows_checkpoints() const override;
+  bool may_veto() const override { return options_.may(analysis::Action::veto); }
+  std::exception_ptr take_interruption() override { return board_->take_interruption(); }
+
+  // Time limit for the last look, in which the end of a session waits.
+  static constexpr std::chrono::seconds kLongestEnd{5};
+
+ private:
+  // Decider
+  bool decides(std::int64_t iteration) const override;
+  bool looks_at_rows() const override { return false; }
+  // Returns the strongest action that is currently required: 0, kVeto or kStop.
+  std::int64_t decide(const EndedIteration& ended) override;
+  void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
+
+  // Returns false if ranks decide together about findings.
+  bool is_alone() const;
+  void tell_news(std::int64_t iteration);
+  std::string in_words(const analysis::LiveFinding& found) const;
+
+  const config::FeatureEntry& entry_;
+  const config::Section& section_;
+  FeatureServices& services_;
+  const OnlineDiagnosisOptions& options_;  // the options of the entry
+  const config::Schedule& schedule_;
+  const std::shared_ptr<FindingBoard> board_ = std::make_shared<FindingBoard>();
+  std::unique_ptr<LookThread> looks_;
+  std::atomic<bool> all_ranks_veto_{false};
+
+  // Used only by step() and end().
+  std::optional<std::int64_t> stepped_;  // the last iteration in which the section ran
+  std::vector<std::string> stops_;       // texts of findings that ask for a stop, until it comes
+};
+
+debug::Finding make_finding(const analysis::LiveFinding& found) {
+  return {.cause = found.cause,
+          .layer = found.layer,
+          .first_iteration = found.first,
+          .last_iteration = found.last,
+          .confidence = found.confidence,
+          .text = found.text,
+          .json = found.json};
+}
+
+}  // namespace
+
+void FindingBoard::look(analysis::LiveLook& run, std::int64_t last) {
+  analysis::LiveLook::Request request{.last = last};
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_off_) return;
+    request.since = since_;
+    request.at_end = at_end_;
+  }
+  analysis::LiveFindings seen;
+  try {
+    seen = run.look(request);
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    is_off_ = true;
+    news_.failure = error.what();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    vetoes_now_ = seen.vetoes;
+    for (const analysis::LiveFinding& each : seen.found) {
+      vetoes_for_good_ = vetoes_for_good_ || each.action >= analysis::Action::veto;
+      findings_.push_back(make_finding(each));
+      news_.found.push_back(each);
+    }
+  }
+  tell(seen.found);
+}
+
+void FindingBoard::tell_since(std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  since_ = iteration;
+}
+
+void FindingBoard::expect_the_end() {
+  const std::lock_guard lock(mutex_);
+  at_end_ = true;
+}
+
+void FindingBoard::listen(debug::FindingListener listener) {
+  const std::lock_guard lock(mutex_);
+  listeners_.push_back(std::make_shared<const debug::FindingListener>(std::move(listener)));
+}
+
+std::vector<debug::Finding> FindingBoard::findings() const {
+  const std::lock_guard lock(mutex_);
+  return findings_;
+}
+
+bool FindingBoard::vetoes() const {
+  const std::lock_guard lock(mutex_);
+  return vetoes_for_good_ || vetoes_now_;
+}
+
+FindingBoard::News FindingBoard::take_news() {
+  const std::lock_guard lock(mutex_);
+  News news = std::exchange(news_, {});
+  news.findings = findings_.size();
+  return news;
+}
+
+std::exception_ptr FindingBoard::take_interruption() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(interruption_, nullptr);
+}
+
+void FindingBoard::tell(const std::vector<analysis::LiveFinding>& found) {
+  for (const analysis::LiveFinding& each : found) {
+    const std::vector<Listener> listeners = [this] {
+      const std::lock_guard lock(mutex_);
+      return listeners_;
+    }();
+    for (const Listener& listener : listeners) call(listener, make_finding(each));
+  }
+}
+
+// An interruption is kept for the training's thread. A listener that fails is removed.
+void FindingBoard::call(const Listener& listener, const debug::Finding& finding) {
+  try {
+    (*listener)(finding);
+  } catch (const Interruption&) {
+    const std::lock_guard lock(mutex_);
+    interruption_ = std::current_exception();
+  } catch (const std::exception&) {
+    const std::string why = message_of_current_exception();
+    const std::lock_guard lock(mutex_);
+    std::erase(listeners_, listener);
+    news_.failed_listeners.push_back(why);
+  }
+}
+
 namespace {
 
 using analysis::Action;

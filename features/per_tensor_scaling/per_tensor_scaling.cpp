@@ -1,13 +1,27 @@
-#include "features/per_tensor_scaling/per_tensor_scaling.h"
-
+// PerTensorScaling: applies current scaling to selected tensors within delayed scaling.
 #include <memory>
 #include <string>
 
 #include "core/quantization/current_scaling.h"
-#include "features/altering_features.h"
+#include "features/builtin_features.h"
+#include "features/builtin_options.h"
+#include "hooks/feature.h"
 
 namespace telens::features {
 namespace {
+
+class PerTensorScaling final : public ScheduledFeature {
+ public:
+  explicit PerTensorScaling(const config::FeatureEntry& entry)
+      : ScheduledFeature(entry, {.modify = true}) {}
+
+  bool can_be_captured() const override { return true; }
+
+  // Returns the copy that the GEMM reads, quantized with a scale from the tensor's own amax. The
+  // default quantizer's history also records this amax. Throws UsageError if the default quantizer
+  // does not scale by a history.
+  Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;
+};
 
 std::string what_runs(const Quantizer* quantizer) {
   if (quantizer == nullptr) return "the tensor is not quantized here: no fp8_autocast is on";

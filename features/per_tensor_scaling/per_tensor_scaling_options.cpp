@@ -1,4 +1,4 @@
-#include "features/per_tensor_scaling/per_tensor_scaling_options.h"
+#include "features/builtin_options.h"
 
 namespace telens::features {
 

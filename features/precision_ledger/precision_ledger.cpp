@@ -1,17 +1,178 @@
-#include "features/precision_ledger/precision_ledger.h"
+// PrecisionLedger: records the precision in which each GEMM ran, and checks it against
+// expectations.
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "features/precision_ledger/gemm_state.h"
-#include "hooks/scheduled_observer.h"
+#include "features/builtin_features.h"
+#include "features/precision_ledger/precision_ledger_options.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
 
 namespace telens::features {
 namespace {
+
+// Returns "BF16", ...
+std::string_view get_element(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16:
+      return "BF16";
+    case DType::float16:
+      return "FP16";
+    case DType::float32:
+      return "FP32";
+    default:
+      return "FP64";
+  }
+}
+
+// The reason for an operand's precision.
+enum class Cause : std::uint8_t {
+  recipe,         // as requested by the recipe
+  no_recipe,      // no recipe requests quantization
+  not_in_recipe,  // the recipe lacks a quantizer for one of the operands
+  overridden,     // override_linear_precision
+  dequantized,    // backward_override="dequantized"
+  disabled,       // a feature answered false to fp8_gemm_enabled
+  modified,       // by a feature
+  stored,         // a weight that is stored in low precision
+};
+
+struct OperandState {
+  TensorName tensor = TensorName::activation;
+  Precision wished;
+  Precision ran;
+  Cause cause = Cause::recipe;
+  const config::FeatureEntry* by = nullptr;  // the entry that disabled or modified it
+
+  bool is_fallback() const { return wished != ran; }
+  bool operator==(const OperandState&) const = default;
+};
+
+// One GEMM as it ran: everything that the ledger reports about it. Compared in each iteration,
+// written out when it changes.
+struct GemmState {
+  OperandState a, b;
+  std::string_view recipe;  // Recipe::name(), a literal; "none" outside of fp8_autocast
+  // Literals (ObservedGemm).
+  std::string_view kernel = {};
+  std::string_view kernel_reason = {};
+  DType output = DType::bfloat16;
+  ObservedPadding padding = {};
+  // The partner and the method of the overlap; "" if the layer requests none.
+  std::string overlap = {};
+  std::int64_t overlapped_bytes = 0;  // sent by this rank; depends on the length of the batch
+
+  // Padded tokens are compared by their multiple, so that a batch of another length is not a new
+  // state.
+  std::int64_t padding_multiple() const { return padding.needed() ? padding.multiple : 1; }
+
+  bool operator==(const GemmState& other) const {
+    return a == other.a && b == other.b && recipe == other.recipe && kernel == other.kernel &&
+           kernel_reason == other.kernel_reason && output == other.output &&
+           padding_multiple() == other.padding_multiple() && overlap == other.overlap;
+  }
+};
+
+Precision get_precision(const ObservedOperand& operand, DType computed_in) {
+  if (!operand.is_quantized()) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(operand.format()), operand.mode()};
+}
+
+Precision get_requested_precision(const std::optional<ObservedQuantizer>& quantizer,
+                                  DType computed_in) {
+  if (!quantizer) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(quantizer->format), quantizer->mode};
+}
+
+std::string get_words(const GemmOverlapNote& note) {
+  std::string words = fmt::format("{}: {}", note.method, note.collective);
+  if (note.parts > 1) words += fmt::format(" in {} parts", note.parts);
+  if (!note.hindrance.empty()) words += fmt::format(", not now: {}", note.hindrance);
+  return words;
+}
+
+Cause cause_in_recipe(const ObservedRecipe& recipe, Gemm gemm) {
+  if (!recipe.overridden[static_cast<std::size_t>(gemm)]) return Cause::not_in_recipe;
+  return gemm != Gemm::fprop && recipe.dequantized_backward ? Cause::dequantized
+                                                            : Cause::overridden;
+}
+
+OperandState operand_state(const ObservedGemm& call, std::span<const Alteration> alterations,
+                           TensorName tensor, const ObservedOperand& operand,
+                           const std::optional<ObservedQuantizer>& quantizer) {
+  const DType computed_in = call.output.dtype();
+  OperandState state{.tensor = tensor,
+                     .wished = get_requested_precision(quantizer, computed_in),
+                     .ran = get_precision(operand, computed_in)};
+  for (const Alteration& each : alterations) {
+    if (each.gemm != call.gemm) continue;
+    if (each.modified == tensor) {
+      state.cause = Cause::modified;
+      state.by = each.by;
+      return state;  // outranks fp8_gemm_enabled
+    }
+    if (!each.modified && state.by == nullptr) {
+      state.cause = Cause::disabled;
+      state.by = each.by;
+    }
+  }
+  if (state.by != nullptr) return state;
+  if (operand.is_quantized()) {
+    state.cause = state.is_fallback() ? Cause::stored : Cause::recipe;
+  } else if (!call.recipe) {
+    state.cause = Cause::no_recipe;
+  } else {
+    state.cause = cause_in_recipe(*call.recipe, call.gemm);
+  }
+  return state;
+}
+
+GemmState get_state(const ObservedGemm& call, std::span<const Alteration> alterations) {
+  return {.a = operand_state(call, alterations, call.a_name, call.a, call.a_quantizer),
+          .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
+          .recipe = call.recipe ? call.recipe->name : "none",
+          .kernel = call.kernel,
+          .kernel_reason = call.kernel_reason,
+          .output = call.output.dtype(),
+          .padding = call.padding(),
+          .overlap = call.overlap == nullptr ? std::string() : get_words(*call.overlap),
+          .overlapped_bytes = call.overlap == nullptr ? 0 : call.overlap->bytes};
+}
+
+std::string get_reason(const OperandState& state) {
+  const auto feature = [&] {
+    return fmt::format("{} in section `{}`", state.by->written_name, state.by->section);
+  };
+  switch (state.cause) {
+    case Cause::recipe:
+      break;
+    case Cause::no_recipe:
+      return "no recipe: it ran outside of fp8_autocast";
+    case Cause::not_in_recipe:
+      return "the recipe leaves an operand of this GEMM in high precision";
+    case Cause::overridden:
+      return "override_linear_precision of the recipe";
+    case Cause::dequantized:
+      return "backward_override='dequantized' of the recipe";
+    case Cause::disabled:
+      return feature();
+    case Cause::modified:
+      return fmt::format("{} modified the {}", feature(), telens::get_name(state.tensor));
+    case Cause::stored:
+      return "the weight is stored in this precision";
+  }
+  return "the recipe wants it so";
+}
 
 // Returns how to convert a linear layer of another library, given its kind ("paddle's Linear"), to
 // a TELens layer.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "hooks/config/parameter_check.h"
+#include "hooks/config/feature_description.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::features {

@@ -10,9 +10,9 @@
 
 #include "features/rank_agreement/rank_agreement_options.h"
 #include "hooks/engine/compared_items.h"
-#include "hooks/feature_registration.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
 #include "hooks/rank_checker.h"
-#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 
@@ -49,7 +49,5 @@ class RankAgreement final : public ScheduledObserver, public RankChecker {
 // the feature's title.
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
             std::string_view title, FeatureServices& services, std::set<std::string>& told);
-
-FeatureRegistration rank_agreement();
 
 }  // namespace telens::features

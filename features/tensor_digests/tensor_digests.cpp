@@ -1,16 +1,57 @@
-#include "features/tensor_digests/tensor_digests.h"
-
+// TensorDigests: records a digest of each tensor of each micro-batch.
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/base/fnv1a.h"
-#include "features/tensor_digests/tensor_digests_options.h"
+#include "features/builtin_features.h"
+#include "features/builtin_options.h"
+#include "hooks/feature_registry.h"
+#include "hooks/observer.h"
+#include "hooks/streams.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
+
+class TensorDigests final : public ScheduledObserver {
+ public:
+  TensorDigests(const config::FeatureEntry& entry, FeatureServices& services)
+      : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}),
+        services_(services) {}
+
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
+                      TensorReading& reading) override;
+  void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
+  void end() override { record_arrived(Waiting::yes); }
+
+ private:
+  struct Item {
+    std::int64_t iteration = 0;
+    std::string layer;
+    TensorName tensor = TensorName::activation;
+    int call = 0;  // within the iteration
+  };
+
+  // Records digests that have reached the host.
+  void record_arrived(Waiting waiting);
+
+  FeatureServices& services_;
+  Arrivals<std::vector<Item>> arrivals_;
+  std::mutex mutex_;  // guards the members below
+  std::vector<Item> items_;
+  std::vector<TensorHandle> digests_;
+  StreamSet streams_;  // the streams that computed them
+  std::int64_t counted_iteration_ = -1;
+  std::map<std::tuple<std::string, TensorName>, int> calls_;  // in counted_iteration_
+};
 
 // A double holds integers of 53 bits exactly. Two tensors that differ have the same number with a
 // chance of about 2^-52.

@@ -1,4 +1,4 @@
-#include "features/tensor_digests/tensor_digests_options.h"
+#include "features/builtin_options.h"
 
 namespace telens::features {
 

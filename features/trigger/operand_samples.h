@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/base/names.h"
-#include "hooks/stream_order.h"
+#include "hooks/streams.h"
 
 namespace telens::features {
 

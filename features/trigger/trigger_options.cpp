@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "features/log_stats/statistics_option.h"
+#include "features/log_stats/log_stats_options.h"
 #include "hooks/config/section_keys.h"
 #include "hooks/config/selection.h"
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "features/trigger/condition_option.h"
+#include "features/trigger/condition.h"
 #include "hooks/config/feature_description.h"
-#include "hooks/config/look_back.h"
+#include "hooks/config/section_keys.h"
 
 namespace telens::features {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hooks/config/feature_description.h"
-#include "hooks/statistics/histogram_name.h"
+#include "hooks/statistics/histogram.h"
 
 namespace telens::features {
 

@@ -6,12 +6,14 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/names.h"
 #include "hooks/config/error_list.h"
+#include "hooks/config/statistic_description.h"
 #include "hooks/config/value.h"
 
 namespace telens::config {
@@ -204,5 +206,31 @@ class Descriptions {
 
 // Returns the text that explain_features() prints for one feature.
 std::string explain(const FeatureDescription& description);
+
+// ---- checks of values against the parameters that a feature declares
+
+// Returns the items of a list. A value that is not a list is a list with one element.
+Value::List as_list(const Value& value);
+
+// Adds an error for an empty list, which would select nothing.
+void check_not_empty(const Value& value, std::string_view key, ErrorList& errors);
+
+// Checks the type and the allowed values, then runs the parameter's validator and parser. Returns
+// the result of its parser; null if it has none or the value has errors.
+OptionsPtr check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors);
+
+// Returns a value as features receive it: if a list is declared, a value that is not a list becomes
+// a list with one element.
+Value completed(const Parameter& parameter, const Value& value);
+
+// Returns the declared parameters among the keys, with values as lists if declared so, and with
+// defaults. A missing required parameter is an error.
+Value complete_parameters(const Value& keys, const FeatureDescription& description,
+                          ErrorList& errors);
+
+// ---- the page docs/features.md
+
+std::string features_page(const Descriptions& descriptions,
+                          std::span<const StatisticDescription> statistics);
 
 }  // namespace telens::config

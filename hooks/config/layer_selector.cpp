@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "hooks/config/parameter_check.h"
+#include "hooks/config/feature_description.h"
 #include "hooks/config/suggestions.h"
 
 namespace telens::config {

@@ -22,7 +22,7 @@ struct StepRange {
 };
 
 // Due if the absolute iteration is a multiple of freq and is in one of the ranges. A caller that
-// runs only in every `factor`-th due iteration (hooks/thinning.h) passes that factor.
+// runs only in every `factor`-th due iteration (hooks/sections.h) passes that factor.
 class Schedule {
  public:
   Schedule() = default;                                        // every iteration

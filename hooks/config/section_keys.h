@@ -78,4 +78,11 @@ struct Section;
 void check_links(const std::vector<Section>& sections, const Value& root,
                  const Descriptions& descriptions, ErrorList& errors);
 
+// ---- parameters for the memory of a look-back buffer, whose rows and operands (kWriteLast,
+// kOperands) are written if a feature fires
+
+// The limit in MiB, which applies to rows and to operands separately.
+inline constexpr std::string_view kMostMebibytes = "max_mebibytes";
+inline constexpr std::int64_t kMostMebibytesByDefault = 64;
+
 }  // namespace telens::config

@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "core/base/error.h"
-#include "hooks/config/parameter_check.h"
+#include "hooks/config/feature_description.h"
 #include "hooks/config/section_keys.h"
 #include "hooks/config/suggestions.h"
 

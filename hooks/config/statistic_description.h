@@ -19,8 +19,8 @@ namespace telens {
 struct TensorSums;  // core/ops/statistics_layout.h, also for the next two
 struct CastSums;
 struct BlockRanges;
-struct ScaleSums;          // hooks/statistics/scale_sums.h
-struct ScoreSums;          // core/ops/attention_statistics_layout.h
+struct ScaleSums;          // hooks/statistics/scales.h
+struct ScoreSums;          // core/ops/statistics_layout.h
 class StatisticFunctions;  // hooks/statistic_definition.h
 
 namespace config {

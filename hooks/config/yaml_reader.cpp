@@ -17,9 +17,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "hooks/config/text_check.h"
-#include "hooks/config/unclosed.h"
-
 namespace telens::config {
 namespace {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
-#include "hooks/host_copy.h"
+#include "hooks/streams.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::features {

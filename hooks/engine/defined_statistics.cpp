@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "hooks/feature_failure.h"
+#include "hooks/observer.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::features {

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/ops/statistics_layout.h"
-#include "hooks/host_copy.h"
+#include "hooks/streams.h"
 
 namespace telens::features {
 namespace {

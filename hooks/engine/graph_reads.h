@@ -16,7 +16,6 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/engine/tensor_accumulators.h"
 #include "hooks/engine/tensor_observation.h"
 #include "hooks/statistics_engine.h"
 

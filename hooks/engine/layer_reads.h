@@ -16,7 +16,7 @@
 
 #include "hooks/rank_group.h"
 #include "hooks/sink.h"
-#include "hooks/statistics/scale_sums.h"
+#include "hooks/statistics/scales.h"
 #include "hooks/statistics/statistic_name.h"
 #include "hooks/statistics_engine.h"
 

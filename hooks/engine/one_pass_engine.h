@@ -11,15 +11,43 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hooks/engine/graph_reads.h"
 #include "hooks/engine/layer_reads.h"
 #include "hooks/engine/rank_exchange.h"
 #include "hooks/engine/tensor_observation.h"
+#include "hooks/sink.h"
+#include "hooks/statistic_definition.h"
+#include "hooks/statistics/statistic_name.h"
 #include "hooks/statistics_engine.h"
+#include "hooks/streams.h"
+
+namespace telens {
+
+// Returns true if the text is the name of a built-in statistic.
+bool is_builtin_statistic(std::string_view name);
+
+// `series` and `defined` must outlive the engine. `on_failure` is called once for each plugin
+// statistic that fails, on any thread.
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
+                                                         const StatisticRegistry* defined = nullptr,
+                                                         OnStatisticFailure on_failure = {},
+                                                         HostCopies copies = copy_to_host);
+
+}  // namespace telens
 
 namespace telens::features {
+
+// The parsed statistics that a feature requests.
+struct StatisticsList final : StatisticsRequest {
+  StatisticsList(std::vector<StatisticName> names, bool for_loggers)
+      : statistics(std::move(names)), logged(for_loggers) {}
+
+  std::vector<StatisticName> statistics;
+  bool logged;  // passed to loggers in addition to the run file
+};
 
 class OnePassEngine final : public StatisticsEngine {
  public:

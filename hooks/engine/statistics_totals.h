@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "core/ops/attention_statistics_layout.h"
+#include "core/ops/statistics_layout.h"
 #include "hooks/engine/defined_statistics.h"
 #include "hooks/statistics/requests.h"
-#include "hooks/statistics/scale_sums.h"
+#include "hooks/statistics/scales.h"
 
 namespace telens::features {
 

@@ -1,7 +1,7 @@
 #include "hooks/libtorch/block_quantizers.h"
 
 #include "core/base/error.h"
-#include "core/quantization/scheme_quantizers.h"
+#include "core/quantization/recipe.h"
 
 namespace telens::features {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "core/formats/scheme.h"
-#include "core/quantization/block_quantizer.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/recipe.h"
 
 namespace telens::features {

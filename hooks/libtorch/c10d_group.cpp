@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -12,9 +14,10 @@
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
+#include "core/distributed/collectives.h"
+#include "core/distributed/process_group.h"
 #include "core/distributed/state_by_group.h"
-#include "core/distributed/time_limit.h"
+#include "hooks/rank_checker.h"
 
 namespace telens {
 namespace {
@@ -159,5 +162,33 @@ ReductionGroup::ReductionGroup(const std::shared_ptr<c10d::ProcessGroup>& group)
     : RankGroupPtr(to_rank_group(group.get())) {}
 
 }  // namespace debug
+
+// ---- collectives of parallel layers
+
+struct CollectiveObservation::Watch final : CollectiveWatch {
+  explicit Watch(std::shared_ptr<CollectiveObserver> of) : observer(std::move(of)) {}
+
+  OnResult begin(const CollectiveCall& call) override {
+    CollectiveObserver::OnResult on_result =
+        observer->begin({call.kind, call.sent, to_rank_group(call.group.get()), call.rows});
+    if (!on_result) return {};
+    return [on_result = std::move(on_result)](const at::Tensor& result) { on_result(result); };
+  }
+
+  const std::shared_ptr<CollectiveObserver> observer;
+};
+
+CollectiveObservation::CollectiveObservation(std::shared_ptr<CollectiveObserver> observer)
+    : watch_(std::make_shared<Watch>(std::move(observer))) {
+  collective_watches::add(watch_);
+}
+
+CollectiveObservation::~CollectiveObservation() { end(); }
+
+void CollectiveObservation::end() {
+  if (!watch_) return;
+  collective_watches::remove(watch_);
+  watch_.reset();
+}
 
 }  // namespace telens

@@ -9,11 +9,11 @@
 
 #include "core/base/error.h"
 #include "core/hook_points.h"
-#include "core/ops/capture.h"
+#include "core/ops/device.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/torch_compat.h"
 #include "hooks/feature.h"
-#include "hooks/feature_failure.h"
+#include "hooks/observer.h"
 #include "hooks/session/layer_listener.h"
 
 namespace telens::debug {
@@ -38,7 +38,7 @@ const at::Tensor& get_data(const Operand& operand) {
   return quantized.rowwise.defined() ? quantized.rowwise.codes : quantized.columnwise.codes;
 }
 
-// Another device, including "meta", would fail in the GEMM, which does not know the feature.
+// Another device, including "meta", would fail in the GEMM, whose error cannot name the feature.
 void check_device(const Operand& result, const ModifyTensorCall& call) {
   const at::Tensor& data = get_data(result);
   if (!call.tensor.defined() || !data.defined() || data.device() == call.tensor.device()) return;

@@ -2,13 +2,11 @@
 #include "hooks/observation.h"
 
 #include "core/hook_points.h"
-#include "core/ops/attention_choice.h"
-#include "core/ops/attention_statistics.h"
+#include "core/ops/attention.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/quantization/recipe.h"
-#include "core/quantization/token_padding.h"
 #include "core/torch_compat.h"
 #include "hooks/libtorch/c10d_group.h"
 

@@ -16,11 +16,9 @@
 
 #include "core/layer_hooks.h"
 #include "hooks/observation.h"
-#include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
-#include "hooks/session/layer_name_registry.h"
 #include "hooks/session/layer_routing.h"
-#include "hooks/session/observer_isolation.h"
+#include "hooks/session/logs.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens::debug {

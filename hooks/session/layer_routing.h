@@ -5,18 +5,48 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/layer_hooks.h"
+#include "hooks/config/config.h"
 #include "hooks/observer.h"
 #include "hooks/sections.h"
-#include "hooks/session/layer_name_registry.h"
 
 namespace telens::debug {
+
+// ---- the names of the layers that ran, used to detect likely mistakes in them
+
+// Used under its owner's lock.
+class LayerNameRegistry {
+ public:
+  // Held by a layer as long as it lives.
+  using Presence = std::shared_ptr<const void>;
+
+  struct Entered {
+    Presence presence;
+    bool is_shared;  // another live layer has the name
+  };
+  // Called when a layer runs for the first time.
+  Entered enter(std::string_view name);
+  // Called when a script passes tensors of a layer with this name.
+  void enter_script(std::string_view name) { present_.try_emplace(std::string(name)); }
+
+  bool any() const { return !present_.empty(); }
+
+  // Returns a sentence for each section that selects none of them, although layers ran.
+  std::vector<std::string> idle_sections(const config::Config& config) const;
+
+ private:
+  std::map<std::string, std::weak_ptr<const void>> present_;  // newest layer per name
+};
+
+// ---- routing
 
 // A feature of the session: the instance of an entry of the configuration.
 struct FeatureInstance {

@@ -14,9 +14,9 @@
 #include "core/base/error.h"
 #include "core/base/io.h"
 #include "core/base/text.h"
-#include "hooks/config/environment_variables.h"
+#include "hooks/config/config.h"
 #include "hooks/plugin_loader.h"
-#include "hooks/session/rank_meeting.h"
+#include "hooks/session/ranks.h"
 
 namespace telens::debug {
 

@@ -18,17 +18,14 @@
 
 #include "hooks/config/config.h"
 #include "hooks/feature_registry.h"
-#include "hooks/finding_source.h"
-#include "hooks/session/event_log.h"
+#include "hooks/finding.h"
 #include "hooks/session/feature_set.h"
 #include "hooks/session/layer_listener.h"
-#include "hooks/session/pending_records.h"
-#include "hooks/session/rank_checks.h"
-#include "hooks/session/reduction_groups.h"
+#include "hooks/session/logs.h"
+#include "hooks/session/ranks.h"
 #include "hooks/session/sink_fanout.h"
 #include "hooks/session/termination_flush.h"
 #include "hooks/session_options.h"
-#include "hooks/session_parts.h"
 
 namespace telens::debug {
 

@@ -1,17 +1,54 @@
-// Passes recorded data to the run file and the loggers.
+// Keeps the rows that features and the training program record, and passes them to the run file and
+// the loggers in step().
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "hooks/session/pending_records.h"
 #include "hooks/session_options.h"
 #include "hooks/sink.h"
+#include "record/rows/row_lists.h"
 
 namespace telens::debug {
+
+// ---- rows that wait for step()
+
+// The rows of an iteration for the run file and the loggers.
+using RecordedIteration = record::RowLists<SessionRows>;
+
+// Thread-safe.
+class PendingRecords {
+ public:
+  // The table outlives it.
+  explicit PendingRecords(SeriesTable& series) : series_(series) {}
+
+  template <typename SessionRow>
+  void add(SessionRow row) {
+    const std::lock_guard lock(mutex_);
+    rows_.of<SessionRow>().push_back(std::move(row));
+  }
+  void add(const record::SomeRows& rows);
+
+  // Adds a number under its logger name: "<layer>_<tensor>_<statistic>" is that statistic, any
+  // other name a scalar.
+  void add(std::string_view name, double value, std::int64_t iteration);
+
+  // Returns everything that was added since the last call.
+  RecordedIteration take();
+
+ private:
+  SeriesTable& series_;
+  std::mutex mutex_;
+  RecordedIteration rows_;
+};
+
+// ---- delivery
 
 // For one thread.
 class SinkFanout {

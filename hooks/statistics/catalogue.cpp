@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/base/error.h"
-#include "hooks/statistics/percent.h"
+#include "hooks/statistics/accumulator.h"
 
 namespace telens {
 namespace {
@@ -212,7 +212,7 @@ Rows cast_statistics() {
   };
 }
 
-// Statistics of a per-tensor scale: hooks/statistics/scale_sums.h.
+// Statistics of a per-tensor scale: hooks/statistics/scales.h.
 Rows scale_statistics() {
   return {
       {.name = "scale_staleness",
@@ -252,7 +252,7 @@ Rows gemm_statistics() {
   };
 }
 
-// Statistics of an attention's scores: core/ops/attention_statistics_layout.h.
+// Statistics of an attention's scores: core/ops/statistics_layout.h.
 Rows score_statistics() {
   return {
       {.name = "attention_entropy",

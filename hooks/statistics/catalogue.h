@@ -9,10 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/ops/attention_statistics_layout.h"
 #include "core/ops/statistics_layout.h"
 #include "hooks/config/statistic_description.h"
-#include "hooks/statistics/scale_sums.h"
+#include "hooks/statistics/scales.h"
 
 namespace telens {
 
@@ -36,7 +35,7 @@ std::vector<std::string> get_names(std::span<const StatisticId> statistics);
 
 // Throw InternalError for a statistic of another source. For a tensor without elements, counts are
 // 0, a scale has no value, and everything else is NaN. An attention has no value if none of its
-// rows is `choosing` (core/ops/attention_statistics_layout.h), or if it has no rows.
+// rows is `choosing` (core/ops/statistics_layout.h), or if it has no rows.
 double finish(StatisticId statistic, const TensorSums& sums);
 double finish(StatisticId statistic, const CastSums& sums);
 std::optional<double> finish(StatisticId statistic, const ScaleSums& sums);

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "core/base/io.h"
 #include "core/base/text.h"
 #include "features/builtin_options.h"
-#include "hooks/config/environment_variables.h"
+#include "hooks/config/config.h"
 #include "hooks/config/plan.h"
 #include "inspector_cli/bisect/search.h"
 #include "inspector_cli/commands/options.h"

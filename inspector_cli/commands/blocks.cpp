@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "analysis/records.h"
-#include "analysis/worst_blocks.h"
+#include "analysis/series.h"
+#include "analysis/tensor_summary.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"

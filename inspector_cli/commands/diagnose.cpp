@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "analysis/diagnosis.h"
-#include "analysis/finding_json.h"
-#include "analysis/records.h"
+#include "analysis/findings.h"
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "inspector_cli/commands/options.h"

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
-#include "hooks/config/feature_page.h"
+#include "hooks/config/feature_description.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/statistics/catalogue.h"
 #include "inspector_cli/commands/options.h"

@@ -15,11 +15,9 @@
 #include <vector>
 
 #include "analysis/events.h"
-#include "analysis/rank_coverage.h"
 #include "analysis/rank_ends.h"
-#include "analysis/records.h"
 #include "analysis/run_state.h"
-#include "analysis/warm_up.h"
+#include "analysis/series.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "inspector_cli/commands/options.h"

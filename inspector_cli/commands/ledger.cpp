@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/text.h"

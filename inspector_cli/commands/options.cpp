@@ -15,8 +15,8 @@
 #include "core/base/names.h"
 #include "core/base/text.h"
 #include "hooks/config/python_regex.h"
-#include "hooks/config/text_check.h"
-#include "hooks/statistics/histogram_name.h"
+#include "hooks/config/yaml_reader.h"
+#include "hooks/statistics/histogram.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/terminal.h"
 

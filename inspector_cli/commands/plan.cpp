@@ -19,7 +19,6 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "features/builtin_options.h"
-#include "hooks/config/record_load.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "analysis/records.h"
 #include "analysis/run_state.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"

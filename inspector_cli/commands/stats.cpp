@@ -9,11 +9,11 @@
 #include <numeric>
 #include <string_view>
 
+#include "analysis/events.h"
 #include "analysis/rank_spread.h"
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "analysis/severity.h"
 #include "analysis/tensor_summary.h"
-#include "analysis/warm_up.h"
 #include "core/base/error.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/commands/options.h"

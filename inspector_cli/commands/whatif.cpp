@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "analysis/offline_casts.h"
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"

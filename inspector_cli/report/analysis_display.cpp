@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "analysis/rank_spread.h"
-#include "analysis/records.h"
+#include "analysis/series.h"
 
 namespace telens::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/run_state.h"
-#include "analysis/worst_blocks.h"
+#include "analysis/tensor_summary.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "record/run_reader.h"

@@ -10,9 +10,9 @@
 #include <set>
 #include <unordered_map>
 
-#include "analysis/records.h"
+#include "analysis/events.h"
+#include "analysis/series.h"
 #include "analysis/severity.h"
-#include "analysis/warm_up.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "inspector_cli/report/axis.h"

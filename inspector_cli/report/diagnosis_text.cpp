@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "analysis/baseline.h"
-#include "analysis/evidence_series.h"
-#include "analysis/finding_json.h"
-#include "analysis/finding_words.h"
+#include "analysis/findings.h"
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "core/base/json.h"

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "analysis/skipped_steps.h"
 #include "core/base/text.h"
-#include "hooks/statistics/from_histogram.h"
+#include "hooks/statistics/histogram.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/open_run.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "analysis/tensor_summary.h"
 #include "record/run_reader.h"
 

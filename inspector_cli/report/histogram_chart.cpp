@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "inspector_cli/report/axis.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "analysis/records.h"
+#include "analysis/series.h"
 #include "record/run_reader.h"
 
 namespace telens::cli {

@@ -12,12 +12,12 @@
 #include <utility>
 
 #include "analysis/diagnosis.h"
+#include "analysis/events.h"
 #include "analysis/facts.h"
-#include "analysis/finding_words.h"
-#include "analysis/records.h"
+#include "analysis/findings.h"
 #include "analysis/rules.h"
+#include "analysis/series.h"
 #include "analysis/tensor_summary.h"
-#include "analysis/warm_up.h"
 #include "core/base/text.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/terminal/text.h"

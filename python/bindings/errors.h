@@ -1,7 +1,11 @@
-// The exceptions of TELens as Python sees them.
+// The exceptions of TELens as Python sees them, and the exceptions of Python as TELens sees them.
 #pragma once
 
 #include <pybind11/pybind11.h>
+
+#include <exception>
+
+#include "core/base/error.h"
 
 namespace telens::python {
 
@@ -11,5 +15,19 @@ void set_python_error() noexcept;
 
 // The type telens.ConfigError.
 pybind11::handle config_error();
+
+// ---- exceptions of Python that no guard around foreign code may keep
+
+// Calls foreign code. A Python exception that does not derive from Exception (KeyboardInterrupt,
+// SystemExit) is rethrown as an Interruption with the original nested in it. Requires the GIL.
+template <typename Call>
+auto letting_interruptions_pass(const Call& call) {
+  try {
+    return call();
+  } catch (const pybind11::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) throw;
+    std::throw_with_nested(Interruption());
+  }
+}
 
 }  // namespace telens::python

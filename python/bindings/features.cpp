@@ -1,32 +1,181 @@
-#include "python/bindings/module.h"
-
+// Features and statistics written in Python.
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "hooks/config/selection.h"
+#include "hooks/debug.h"
 #include "hooks/feature.h"
 #include "hooks/feature_registry.h"
+#include "hooks/statistics_engine.h"
 #include "python/bindings/config_value.h"
+#include "python/bindings/distributed.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/gil_object.h"
-#include "python/bindings/interruptions.h"
-#include "python/bindings/process_group.h"
+#include "python/bindings/module.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
-#include "python/bindings/statistics.h"
 
 namespace telens::python {
 
 namespace py = pybind11;
+
+// ---- statistics that Python classes define, or request from the engine
+
+namespace {
+
+std::vector<double> get_values(const py::object& sums) {
+  const auto tensor = sums.cast<at::Tensor>().contiguous();
+  const auto* data = tensor.const_data_ptr<double>();
+  return {data, data + tensor.numel()};
+}
+
+// FP64 values of a Python class' own.
+at::Tensor get_tensor(std::span<const double> sums) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(sums.size())}, at::kDouble);
+  std::ranges::copy(sums, tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+// Adapts a Python class to the C++ interface. It calls a
+// telens.debug.statistic_caller.StatisticCaller, which converts the results to tensors. The engine
+// calls it from autograd's threads and from step(), without the GIL and without a lock that a
+// thread with the GIL might wait for.
+class PythonStatistic final : public StatisticDefinition {
+ public:
+  PythonStatistic(py::object caller, bool merges)
+      : caller_(share(std::move(caller))), merges_(merges) {}
+
+  at::Tensor add(const at::Tensor& tensor) const override {
+    const WithGil gil;
+    return letting_interruptions_pass(
+        [&] { return caller_->attr("add")(tensor).cast<at::Tensor>(); });
+  }
+
+  void merge(std::span<double> into, std::span<const double> from) const override {
+    if (!merges_) {
+      StatisticDefinition::merge(into, from);
+      return;
+    }
+    const WithGil gil;
+    const std::vector<double> merged = letting_interruptions_pass(
+        [&] { return get_values(caller_->attr("merge")(get_tensor(into), get_tensor(from))); });
+    std::ranges::copy(merged, into.begin());  // the caller has counted them
+  }
+
+  double finish(std::span<const double> sums) const override {
+    const WithGil gil;
+    return letting_interruptions_pass(
+        [&] { return caller_->attr("finish")(get_tensor(sums)).cast<double>(); });
+  }
+
+ private:
+  GilObject caller_;
+  const bool merges_;
+};
+
+}  // namespace
+
+// A TensorReading as a feature class sees it. GIL held.
+class PythonReading {
+ public:
+  // Parses a call's names once. Lives as long as the feature.
+  class Requests;
+
+  PythonReading(TensorReading& reading, Requests& requests);
+  ~PythonReading();
+  PythonReading(const PythonReading&) = delete;
+  PythonReading& operator=(const PythonReading&) = delete;
+
+  // telens._C.StatisticsOfTensor; raises an error if it is used after this object's end.
+  const pybind11::object& object() const { return object_; }
+
+  static std::shared_ptr<Requests> make_requests(StatisticsEngine& engine);
+
+ private:
+  struct Handle;
+  friend void bind_statistics(pybind11::module_& module);
+
+  std::shared_ptr<Handle> handle_;
+  pybind11::object object_;
+};
+
+class PythonReading::Requests {
+ public:
+  explicit Requests(StatisticsEngine& engine) : engine_(engine) {}
+
+  const StatisticsRequest& of(const std::vector<std::string>& names) {
+    StatisticsRequestPtr& known = known_[names];
+    if (!known) known = engine_.prepare(names);
+    return *known;
+  }
+
+ private:
+  StatisticsEngine& engine_;
+  std::map<std::vector<std::string>, StatisticsRequestPtr> known_;
+};
+
+struct PythonReading::Handle {
+  TensorReading* reading;  // nullptr after the call
+  Requests* requests;
+
+  std::optional<std::string> want(const py::args& names) const {
+    if (reading == nullptr) {
+      raise<UsageError>(
+          "statistics.want: the call of inspect_tensor is over; ask for statistics before it "
+          "returns");
+    }
+    if (names.empty()) raise<UsageError>("statistics.want: name at least one statistic");
+    return reading->want(requests->of(names.cast<std::vector<std::string>>()));
+  }
+};
+
+PythonReading::PythonReading(TensorReading& reading, Requests& requests)
+    : handle_(std::make_shared<Handle>(Handle{&reading, &requests})), object_(py::cast(handle_)) {}
+
+PythonReading::~PythonReading() { handle_->reading = nullptr; }
+
+std::shared_ptr<PythonReading::Requests> PythonReading::make_requests(StatisticsEngine& engine) {
+  return std::make_shared<Requests>(engine);
+}
+
+void bind_statistics(py::module_& module) {
+  using Handle = PythonReading::Handle;
+  py::class_<Handle, std::shared_ptr<Handle>>(
+      module, "StatisticsOfTensor",
+      "The interface of the statistics engine for a feature class inside inspect_tensor.")
+      .def("want", &Handle::want,
+           "want(*names: str) -> str | None\n\n"
+           "Has these statistics of the tensor recorded at the step, as LogTensorStats and "
+           "LogFp8TensorStats record them: from the one read that all features share, over all "
+           "micro-batches and ranks. Returns which of them have no meaning for this tensor and "
+           "why; None if all are read. Raises telens.UsageError with the nearest name for an "
+           "unknown statistic.");
+  module.def(
+      "register_statistic",
+      [](std::string name, std::string doc, std::size_t words, std::string owner, py::object caller,
+         bool merges) {
+        register_statistic({{std::move(name), std::move(doc), words, std::move(owner)},
+                            std::make_shared<PythonStatistic>(std::move(caller), merges)});
+      },
+      py::arg("name"), py::arg("doc"), py::arg("words"), py::arg("owner"), py::arg("caller"),
+      py::arg("merges"));
+  module.def("unregister_statistics", &unregister_statistics, py::arg("owner"));
+}
+
+// ---- feature classes
 
 namespace {
 
@@ -53,7 +202,7 @@ class PythonFeature final : public Feature {
             .inspect_postquantize = calls_.contains("inspect_tensor_postquantize_enabled")};
   }
 
-  // Only the class knows in which iterations and for which tensors.
+  // Only the class decides in which iterations and for which tensors.
   bool reads_statistics(TensorName, std::int64_t) const override { return asks_for_statistics_; }
 
   // Read from the configuration when the feature was made.
@@ -91,7 +240,7 @@ class PythonFeature final : public Feature {
     if (is_wrapped_quantized(out.ptr())) {
       *call.out = unwrap_quantized(out.ptr());
     }
-    // A class that knows nothing of `out` returns a tensor as ever.
+    // A class that does not support `out` returns a tensor.
     return result.is_none() || result.is(out) ? *call.out : call.deliver(to_operand(result));
   }
 

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "core/modules/attention/attention_arguments.h"
-#include "core/modules/linear/linear_parameters.h"
-#include "python/bindings/process_group.h"
+#include "core/modules/linear/linear.h"
+#include "python/bindings/distributed.h"
 
 namespace telens::python {
 

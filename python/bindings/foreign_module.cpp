@@ -1,24 +1,230 @@
-#include "python/bindings/foreign_module.h"
-
+// Runs C++ modules on another framework's tensors.
+#include <ATen/DLConvertor.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/dlpack.h>
+#include <c10/core/StreamGuard.h>
+#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/modules/shared/main_grad.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
-#include "python/bindings/single_node_graph.h"
+#include "python/bindings/module_adapter.h"
 
 namespace telens::python {
 
+namespace py = pybind11;
+
 namespace {
 
-// pybind11 knows nothing of LibTorch's own exceptions.
+// ---- tensors of another framework as views in LibTorch and back, over DLPack's table of C
+// functions (https://dmlc.github.io/dlpack/latest/c_api.html, DLPackExchangeAPI): no copy and no
+// capsule
+
+// The GIL is held in every call.
+class ForeignTensors {
+ public:
+  // tensor_class: the framework's tensor class. Throws UsageError if the class does not have such a
+  // table, or if the table's major version differs from the one that LibTorch reads.
+  explicit ForeignTensors(const pybind11::object& tensor_class);
+
+  // Returns a view of the same memory and shares its ownership.
+  at::Tensor view(pybind11::handle tensor) const;
+  // Returns a view of the same memory, which must be contiguous, without the autograd graph.
+  pybind11::object wrap(const at::Tensor& tensor) const;
+  // Returns true if `view` matches the tensor's present memory, device, dtype and shape.
+  bool is_view_of(const at::Tensor& view, pybind11::handle tensor) const;
+  // Makes the framework's present stream LibTorch's while the guard lives; nothing on the CPU.
+  std::optional<c10::StreamGuard> follow_stream(const at::Tensor& view) const;
+
+ private:
+  const DLPackExchangeAPI* table_ = nullptr;
+};
+
+constexpr const char* kTableAttribute = "__dlpack_c_exchange_api__";
+constexpr const char* kTableCapsule = "dlpack_exchange_api";
+
+void check_exchange(int status) {
+  if (status != 0) throw py::error_already_set();
+}
+
+bool is_same_dtype(const DLDataType& a, const DLDataType& b) {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+ForeignTensors::ForeignTensors(const py::object& tensor_class) {
+  const py::object capsule = py::getattr(tensor_class, kTableAttribute, py::none());
+  const auto name = py::str(tensor_class).cast<std::string>();
+  if (!PyCapsule_IsValid(capsule.ptr(), kTableCapsule)) {
+    raise<UsageError>("{} has no {}; install a version of its framework that has", name,
+                      kTableAttribute);
+  }
+  table_ =
+      static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), kTableCapsule));
+  const std::uint32_t major = table_->header.version.major;
+  if (major != DLPACK_MAJOR_VERSION) {
+    raise<UsageError>("{} speaks DLPack {}, and this torch DLPack {}; install versions that agree",
+                      name, major, DLPACK_MAJOR_VERSION);
+  }
+}
+
+at::Tensor ForeignTensors::view(py::handle tensor) const {
+  DLManagedTensorVersioned* managed = nullptr;
+  check_exchange(table_->managed_tensor_from_py_object_no_sync(tensor.ptr(), &managed));
+  return at::fromDLPackVersioned(managed);
+}
+
+py::object ForeignTensors::wrap(const at::Tensor& tensor) const {
+  void* object = nullptr;
+  DLManagedTensorVersioned* managed = at::toDLPackVersioned(tensor.detach());
+  check_exchange(table_->managed_tensor_to_py_object_no_sync(managed, &object));
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
+}
+
+bool ForeignTensors::is_view_of(const at::Tensor& view, py::handle tensor) const {
+  if (table_->dltensor_from_py_object_no_sync == nullptr) return false;
+  DLTensor now;
+  check_exchange(table_->dltensor_from_py_object_no_sync(tensor.ptr(), &now));
+  const at::IntArrayRef sizes(now.shape, now.ndim);
+  return static_cast<const char*>(now.data) + now.byte_offset == view.const_data_ptr() &&
+         view.sizes() == sizes && is_same_dtype(now.dtype, at::getDLDataType(view)) &&
+         at::dlDeviceToTorchDevice(now.device.device_type, now.device.device_id) == view.device();
+}
+
+std::optional<c10::StreamGuard> ForeignTensors::follow_stream(const at::Tensor& view) const {
+  const at::Device device = view.device();
+  if (device.is_cpu()) return std::nullopt;
+  void* stream = nullptr;
+  const DLDevice known = at::torchDeviceToDLDevice(device);
+  check_exchange(table_->current_work_stream(known.device_type, known.device_id, &stream));
+  // LibTorch takes the handle of a stream that it did not make for the stream's number.
+  const auto number = static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream));
+  return std::optional<c10::StreamGuard>(std::in_place,
+                                         c10::Stream(c10::Stream::UNSAFE, device, number));
+}
+
+// ---- the backward of an autograd graph with a single node, without autograd's engine
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+bool has_hooks(Node& node) {
+  return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+         !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
+}
+
+// For each leaf the place of its gradient among the node's; std::nullopt if the node's edges lead
+// to anything else, or to one leaf twice.
+std::optional<std::vector<std::size_t>> find_places(const Node& node,
+                                                    const std::vector<at::Tensor>& leaves) {
+  std::vector<std::size_t> places;
+  for (const at::Tensor& leaf : leaves) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
+    const auto is_leafs = [&](const Edge& edge) { return edge.function == accumulator; };
+    const auto& edges = node.next_edges();
+    const auto found = std::ranges::find_if(edges, is_leafs);
+    if (!accumulator || found == edges.end()) return std::nullopt;
+    places.push_back(static_cast<std::size_t>(found - edges.begin()));
+  }
+  const auto edges = std::ranges::count_if(node.next_edges(), &Edge::is_valid);
+  if (edges != static_cast<std::ptrdiff_t>(leaves.size())) return std::nullopt;
+  return places;
+}
+
+// Returns the gradients of `leaves` if exactly one node is between them and `root`, and `gradient`
+// has root's shape and dtype. A leaf without a gradient gets an undefined tensor. The node's saved
+// tensors are released. Returns std::nullopt for any other graph and does not change it: use
+// torch::autograd::grad. The engine's bookkeeping costs more than the products of a small layer.
+std::optional<std::vector<at::Tensor>> differentiate_single_node(
+    const at::Tensor& root, const at::Tensor& gradient, const std::vector<at::Tensor>& leaves) {
+  const auto node = root.grad_fn();  // torch 2.15 replaces shared_ptr by its own pointer type
+  if (!node || node->num_inputs() != 1 || has_hooks(*node)) return std::nullopt;
+  if (gradient.sizes() != root.sizes() || gradient.scalar_type() != root.scalar_type()) {
+    return std::nullopt;
+  }
+  const auto places = find_places(*node, leaves);
+  if (!places) return std::nullopt;
+  const at::AutoGradMode no_graph(false);
+  torch::autograd::variable_list found = (*node)({gradient});
+  node->release_variables();
+  torch::autograd::validate_outputs(node->next_edges(), found, [&](const std::string& text) {
+    return node->name() + " returned " + text;
+  });
+  std::vector<at::Tensor> results;
+  for (const std::size_t place : *places) results.push_back(found[place]);
+  return results;
+}
+
+// ---- modules: each forward returns a graph that the framework's autograd runs
+
+// The graph from a forward's outputs to its inputs. Runs once.
+class ForeignGraph {
+ public:
+  // main_grads: None, or a function that the backward calls. It returns a tuple with, for each
+  // source, the foreign tensor to which the gradient is added (fuse_wgrad_accumulation) or None.
+  ForeignGraph(std::shared_ptr<ForeignTensors> tensors, std::vector<at::Tensor> sources,
+               std::vector<at::Tensor> outputs, py::object main_grads);
+
+  // gradients: a foreign tensor or None for each output. Returns a foreign tensor for each source,
+  // as a tuple if there are several. An entry is None if the source does not require a gradient or
+  // its gradient was added to a main_grad.
+  py::object backward(const py::tuple& gradients);
+
+ private:
+  std::shared_ptr<ForeignTensors> tensors_;
+  std::vector<at::Tensor> sources_;
+  std::vector<at::Tensor> outputs_;
+  py::object main_grads_;
+};
+
+class ForeignModule {
+ public:
+  ForeignModule(std::shared_ptr<ModuleAdapter> adapter, std::shared_ptr<ForeignTensors> tensors);
+
+  ModuleAdapter& adapter() { return *adapter_; }
+
+  // The arguments of a forward; tensors are foreign.
+  struct Call {
+    py::tuple tensors;       // the first arguments of the C++ forward, then a tensor, or None, for
+                             // each parameter that the module has
+    std::size_t inputs = 0;  // how many of them are arguments
+    py::tuple frozen;        // for each of the tensors whether it asks for no gradient
+    py::dict options;        // further arguments, by name
+    bool training = true;
+    bool differentiable = true;
+    py::object main_grads;  // see ForeignGraph
+  };
+  // Returns (output, ForeignGraph). The output is a foreign tensor or a tuple of tensors. The graph
+  // is None if `differentiable` is false or no source requires a gradient.
+  std::pair<py::object, py::object> forward(const Call& call);
+
+ private:
+  void bind(std::size_t index, py::handle parameter, bool asks_gradient);
+
+  std::shared_ptr<ModuleAdapter> adapter_;
+  std::shared_ptr<ForeignTensors> tensors_;
+  std::vector<at::Tensor> parameters_;  // views, autograd's leaves
+};
+
+// Translates LibTorch's own exceptions, which pybind11 does not support.
 template <typename Body>
 auto with_translated_errors(const Body& body) {
   try {
@@ -49,9 +255,7 @@ std::vector<at::Tensor> differentiate(const std::vector<at::Tensor>& roots,
                                /*create_graph=*/false, /*allow_unused=*/true);
 }
 
-}  // namespace
-
-// ---------------------------------------------------------------------- the graph
+// ---- the graph
 
 ForeignGraph::ForeignGraph(std::shared_ptr<ForeignTensors> tensors, std::vector<at::Tensor> sources,
                            std::vector<at::Tensor> outputs, py::object main_grads)
@@ -97,7 +301,7 @@ py::object ForeignGraph::backward(const py::tuple& gradients) {
   return unpack_single(std::move(out));
 }
 
-// ---------------------------------------------------------------------- the module
+// ---- the module
 
 ForeignModule::ForeignModule(std::shared_ptr<ModuleAdapter> adapter,
                              std::shared_ptr<ForeignTensors> tensors)
@@ -111,7 +315,7 @@ void ForeignModule::bind(std::size_t index, py::handle parameter, bool asks_grad
     bound = at::Tensor();
     return;
   }
-  // A graph of an earlier forward may still hold the leaf, and asks it whether it wants gradients.
+  // A graph of an earlier forward may still hold the leaf and read its requires_grad.
   if (!bound.defined() || bound.requires_grad() != asks_gradient ||
       !tensors_->is_view_of(bound, parameter)) {
     bound = tensors_->view(parameter).set_requires_grad(asks_gradient);
@@ -148,7 +352,20 @@ std::pair<py::object, py::object> ForeignModule::forward(const Call& call) {
   return {std::move(result), py::cast(std::move(graph))};
 }
 
-// ---------------------------------------------------------------------- Python
+}  // namespace
+
+// ---- Python
+
+void bind_foreign_tensors(py::module_& module) {
+  py::class_<ForeignTensors, std::shared_ptr<ForeignTensors>>(
+      module, "ForeignTensors", "Tensors of another framework, over DLPack without a copy.")
+      .def(py::init<const py::object&>(), py::arg("tensor_class"))
+      .def("view",
+           [](const ForeignTensors& tensors, py::handle from) { return tensors.view(from); })
+      .def("wrap", [](const ForeignTensors& tensors, const at::Tensor& from) {
+        return tensors.wrap(from.contiguous());
+      });
+}
 
 void bind_foreign_module(py::module_& module) {
   py::class_<ForeignGraph, std::shared_ptr<ForeignGraph>>(

@@ -8,7 +8,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 namespace telens::python {
 
@@ -39,5 +41,18 @@ class WithoutGil {
 // waits for the end of the process instead of aborting it. After some seconds it aborts. Call it
 // once, with the GIL held.
 void spare_exits();
+
+using GilObject = std::shared_ptr<const pybind11::object>;
+
+// Requires the GIL. The last owner takes the GIL to release the object; after the interpreter has
+// ended it does nothing.
+inline GilObject share(pybind11::object object) {
+  return {new pybind11::object(std::move(object)), [](const pybind11::object* owned) {
+            if (Py_IsInitialized() != 0) {
+              const WithGil gil;
+              delete owned;
+            }
+          }};
+}
 
 }  // namespace telens::python

@@ -11,9 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/hook_points.h"
-#include "core/ops/attention_statistics.h"
+#include "core/ops/attention.h"
+#include "python/bindings/distributed.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/process_group.h"
 #include "python/bindings/quantized_tensor.h"
 #include "python/bindings/quantizers.h"
 

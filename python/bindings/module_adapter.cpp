@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "python/bindings/module_type.h"
 #include "python/bindings/quantized_tensor.h"
 
 namespace telens::python {

@@ -1,10 +1,13 @@
-#include "python/bindings/module.h"
-
+#include <fmt/format.h>
+#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,16 +15,136 @@
 #include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/attention/score_block.h"
 #include "core/modules/layer/delayed_wgrads.h"
+#include "core/modules/layer/linear_layer.h"
 #include "core/modules/module_list.h"
+#include "core/modules/shared/main_grad.h"
+#include "core/quantization/extra_state.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
-#include "python/bindings/fp8_state.h"
+#include "python/bindings/gil.h"
+#include "python/bindings/module.h"
 #include "python/bindings/module_adapter.h"
-#include "python/bindings/module_type.h"
+#include "python/bindings/quantizers.h"
 
 namespace telens::python {
 
+namespace py = pybind11;
+
 namespace {
+
+// ---- the present FP8 state of a module's layers
+
+using AdapterClass = pybind11::class_<ModuleAdapter, std::shared_ptr<ModuleAdapter>>;
+
+using Window = std::pair<at::Tensor, at::Tensor>;
+
+// Returns (amax_history [length, slots], scale [slots]) of the layer's GEMMs without copying.
+std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  if (gemms.empty()) return std::nullopt;
+  const AmaxWindow& window = gemms.front()->delayed_scaling().module().joined(backward);
+  if (!window.defined()) return std::nullopt;
+  return Window(window.amax_history, window.scale);
+}
+
+// The columns for one GEMM in the layer's amax window.
+AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
+  const std::int64_t first = static_cast<std::int64_t>(gemm) * slots;
+  return {all.first.narrow(1, first, slots), all.second.narrow(0, first, slots)};
+}
+
+// Writes the values as one of our checkpoints, then restores that checkpoint.
+void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward,
+                      const std::string& key) {
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  const auto source = [&](std::size_t gemm) {
+    return gemms.size() == 1 ? key : fmt::format("{}, GEMM {}", key, gemm);
+  };
+  std::vector<at::Tensor> parts;
+  for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
+    DelayedScalingState state;
+    state.window(false) = part(forward, gemm, kForwardRoles);
+    state.window(true) = part(backward, gemm, kBackwardRoles);
+    parts.push_back(get_bytes(state));
+    state_from_bytes(parts.back(), source(gemm));  // throws before any GEMM changes
+  }
+  for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
+    gemms[gemm]->set_extra_state(parts[gemm], source(gemm));
+  }
+}
+
+std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
+  const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  return gemms.empty() ? nullptr : gemms.front()->recipe();
+}
+
+// In slot order; None for a tensor that the recipe keeps in high precision.
+py::list quantizers(ModuleAdapter& adapter, bool backward) {
+  py::list all;
+  for (LayerQuantization* gemm : adapter.module().quantizations()) {
+    if (gemm->recipe() == nullptr) continue;
+    const LayerQuantizers& own = gemm->newest_quantizers();
+    for (int index = 0; index < kRoles; ++index) {
+      const auto role = static_cast<TensorRole>(index);
+      if (is_backward(role) == backward) all.append(own_quantizer(own[role]));
+    }
+  }
+  return all;
+}
+
+void bind_fp8_state(AdapterClass& adapter) {
+  adapter
+      .def_property_readonly(
+          "num_gemms", [](ModuleAdapter& self) { return self.module().quantizations().size(); },
+          "Groups of slots: the linear layers of the module itself, or an attention's tensors")
+      .def("amax_window", &amax_window, py::arg("backward"),
+           "(amax_history, scale) of delayed scaling; None before there are any.")
+      .def("set_amax_windows", &set_amax_windows, py::arg("forward"), py::arg("backward"),
+           py::arg("key") = "_extra_state",
+           "Sets the values of the forward and the backward, each in the form that amax_window "
+           "returns. Messages begin with the key.")
+      .def(
+          "newest_recipe",
+          [](ModuleAdapter& self) { return std::const_pointer_cast<Recipe>(newest_recipe(self)); },
+          "The recipe of the newest forward under one, or None.")
+      .def("quantizers", &quantizers, py::arg("backward"),
+           "Returns the quantizers of that recipe in slot order.");
+}
+
+// ---- gradients that are added to main_grad
+
+py::object get_object(const at::Tensor& parameter) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(parameter));
+}
+
+// Transformer Engine's and Megatron's attributes:
+//   main_grad                the buffer
+//   get_main_grad()          returns it, for parameters marked __fsdp_param__
+//   overwrite_main_grad      the product replaces its values
+//   grad_added_to_main_grad  set to True if it exists; .grad is still filled because hooks that run
+//                            after its accumulation reduce main_grad
+class AttributeMainGrads final : public MainGradSource {
+ public:
+  MainGrad find(const at::Tensor& parameter) override {
+    const WithGil gil;
+    const py::object owner = get_object(parameter);
+    if (py::hasattr(owner, "__fsdp_param__"))
+      owner.attr("main_grad") = owner.attr("get_main_grad")();
+    const py::object buffer = py::getattr(owner, "main_grad", py::none());
+    if (!THPVariable_Check(buffer.ptr())) return {};
+    return {
+        .buffer = THPVariable_Unpack(buffer.ptr()),
+        .overwrite = py::cast<bool>(py::getattr(owner, "overwrite_main_grad", py::bool_(false))),
+        .wants_gradient = py::hasattr(owner, "grad_added_to_main_grad")};
+  }
+
+  void added(const at::Tensor& parameter) override {
+    const WithGil gil;
+    get_object(parameter).attr("grad_added_to_main_grad") = py::bool_(true);
+  }
+};
+
+// ---- modules
 
 // In the order of module_list.h; never destroyed, because adapters refer to them.
 const std::vector<std::unique_ptr<ModuleType>>& module_types() {
@@ -197,6 +320,10 @@ void bind_module_adapter(py::module_& module) {
 }
 
 }  // namespace
+
+void find_main_grads_in_attributes() {
+  set_main_grad_source(std::make_unique<AttributeMainGrads>());
+}
 
 std::shared_ptr<ModuleAdapter> adapt(const std::shared_ptr<torch::nn::Module>& module) {
   for (const auto& type : module_types()) {

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/modules/layer/gemm_operands.h"
-#include "core/ops/four_over_six.h"
+#include "core/ops/block_quantize.h"
 #include "core/quantization/quantized_payload.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/modules/module/state_dict.h"
+#include "core/modules/module/module.h"
 
 namespace gpt {
 namespace {

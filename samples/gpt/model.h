@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/modules/linear/linear.h"
-#include "core/modules/norm/layer_norm.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/transformer/transformer_layer.h"
 
 namespace gpt {

@@ -2,11 +2,9 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/float8_block_scaling.h"
-#include "core/quantization/mxfp8_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 
 namespace gpt {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ops/activation_layout.h"
+#include "core/ops/activation_formula.h"
 #include "tests/core/special_values.h"
 
 namespace telens::testing {

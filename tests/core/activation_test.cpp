@@ -9,7 +9,7 @@
 #include <limits>
 #include <map>
 
-#include "core/modules/fused/activate.h"
+#include "core/modules/fused/mlp_activation.h"
 #include "tests/core/double_reference.h"
 
 namespace telens {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ops/statistics_block_casts.h"
+#include "core/ops/statistics.h"
 
 namespace telens::testing {
 

@@ -10,10 +10,9 @@
 
 #include "core/gemm/gemm.h"
 #include "core/ops/gemm.h"
-#include "core/ops/gemm_choice.h"
 #include "core/ops/quantize.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/float8_block_scaling.h"
 #include "tests/core/double_reference.h"
 #include "tests/core/modules/same_tensor.h"
 

@@ -1,7 +1,7 @@
 // The CPU's quantized GEMM under scales at the ends of FP32's range, against FP64.
 #include <limits>
 
-#include "core/ops/gemm_choice.h"
+#include "core/ops/gemm.h"
 #include "tests/core/gemm_scales.h"
 
 namespace telens::testing {

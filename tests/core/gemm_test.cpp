@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "core/ops/block_quantize.h"
-#include "core/ops/gemm_choice.h"
 
 namespace telens::testing {
 namespace {

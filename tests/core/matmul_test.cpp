@@ -13,12 +13,10 @@
 #include <vector>
 
 #include "core/gemm/gemm.h"
-#include "core/ops/device_traits.h"
+#include "core/ops/device.h"
 #include "core/ops/gemm.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/float8_block_scaling.h"
-#include "core/quantization/mxfp8_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 #include "tests/core/modules/same_tensor.h"
 
 namespace telens {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/modules/norm/normalize.h"
+#include "core/modules/norm/norm.h"
 #include "tests/core/double_reference.h"
 
 namespace telens {

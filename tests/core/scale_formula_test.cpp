@@ -6,7 +6,6 @@
 #include <limits>
 #include <vector>
 
-#include "core/ops/block_scale_formula.h"
 #include "core/ops/scale_formula.h"
 #include "tests/core/special_values.h"
 

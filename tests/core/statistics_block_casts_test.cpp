@@ -1,6 +1,6 @@
 // The effect of a cast in blocks on a tensor, against its definition element by element, on every
 // SIMD target of this processor.
-#include "core/ops/statistics_block_casts.h"
+#include "core/ops/statistics.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

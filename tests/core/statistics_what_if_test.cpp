@@ -1,6 +1,5 @@
 // The effect that casts in blocks would have, against quantizing and reading the codes, on every
 // SIMD target of this processor: bit by bit.
-#include "core/ops/statistics_what_if.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -10,7 +9,7 @@
 #include <string>
 
 #include "core/kernels/cpu/simd_target.h"
-#include "core/ops/statistics_block_casts.h"
+#include "core/ops/statistics.h"
 #include "core/ops/statistics_layout.h"
 #include "hooks/statistics/accumulator.h"
 #include "tests/core/matrix_data.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/ops/statistics_what_if.h"
+#include "core/ops/statistics.h"
 
 namespace telens::testing {
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
-#include "features/disable_fp8/disable_fp8_options.h"
+#include "features/builtin_options.h"
 #include "features/fake_quant/fake_quant_options.h"
 #include "features/log_stats/log_stats_options.h"
 #include "hooks/config/config.h"

@@ -9,11 +9,9 @@
 
 #include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/float8_block_scaling.h"
-#include "core/quantization/mxfp8_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 #include "hooks/debug.h"
 
 namespace telens::testing {

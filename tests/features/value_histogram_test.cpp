@@ -8,7 +8,7 @@
 #include "core/formats/convert.h"
 #include "core/ops/histogram_layout.h"
 #include "hooks/statistics/catalogue.h"
-#include "hooks/statistics/from_histogram.h"
+#include "hooks/statistics/histogram.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

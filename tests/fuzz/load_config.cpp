@@ -8,7 +8,6 @@
 #include "features/builtin_options.h"
 #include "hooks/config/config.h"
 #include "hooks/config/plan.h"
-#include "hooks/config/record_load.h"
 #include "tests/fuzz/fuzz_target.h"
 
 using namespace telens;

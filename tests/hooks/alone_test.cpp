@@ -12,7 +12,7 @@
 
 #include "core/hook_points.h"
 #include "hooks/debug.h"
-#include "hooks/session_parts.h"
+#include "hooks/feature_registry.h"
 #include "tests/temporary_folder.h"
 
 namespace telens {

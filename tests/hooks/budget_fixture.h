@@ -11,10 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "hooks/clock.h"
 #include "hooks/feature_registry.h"
 #include "hooks/sections.h"
-#include "hooks/session_parts.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens::testing {

@@ -1,5 +1,5 @@
 // No thread waits for copies on their way from a device to the host.
-#include "hooks/host_copy.h"
+#include "hooks/streams.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

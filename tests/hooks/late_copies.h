@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "hooks/host_copy.h"
+#include "hooks/streams.h"
 
 namespace telens::testing {
 

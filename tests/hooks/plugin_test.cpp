@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hooks/plugin_note.h"
+#include "hooks/plugin_loader.h"
 #include "hooks/plugin_versions.h"
 #include "tests/hooks/session_fixture.h"
 

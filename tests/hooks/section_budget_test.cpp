@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/distributed/process_group.h"
-#include "hooks/scalar_logger.h"
 #include "hooks/sections.h"
+#include "hooks/session_options.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/budget_fixture.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "hooks/session/text_log.h"
+#include "hooks/session/logs.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {

@@ -1,5 +1,5 @@
 // Streams that use the same memory, on a device made up for the test.
-#include "hooks/stream_order.h"
+#include "hooks/streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gmock/gmock.h>

@@ -8,7 +8,7 @@
 
 #include "core/formats/convert.h"
 #include "core/ops/histogram_layout.h"
-#include "hooks/statistics/histogram_name.h"
+#include "hooks/statistics/histogram.h"
 #include "record/run_writer.h"
 
 namespace {

@@ -207,5 +207,5 @@ def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):
         if name.startswith("telens::")
     }
     assert names, "the CPU's kernels are registered"
-    # Attention with dropout goes in blocks on the CPU alone (attention_path.h).
+    # Attention with dropout runs in blocks only on the CPU (blocked_attention.h).
     assert names - on_cuda == {"keyed_dropout_"}, "kernels for the CPU that CUDA lacks"

@@ -122,9 +122,9 @@ ROOMS = (
     # Groups and collectives over plain tensors, which amax reduction needs.
     room(
         "collectives",
-        "core/distributed/process_group.* core/distributed/reductions.* "
-        "core/distributed/collective_watch.* core/distributed/state_by_group.h "
-        "core/distributed/time_limit.* core/distributed/warn_once.*",
+        "core/distributed/process_group.* core/distributed/collectives.* "
+        "core/distributed/compare_ranks.* core/distributed/state_by_group.h "
+        "core/distributed/warn_once.*",
         "",
         LIBTORCH,
     ),
@@ -218,7 +218,7 @@ ROOMS = (
     # Features and plugins that see LibTorch's tensors.
     room(
         "hooks_plugins",
-        "hooks/feature.h hooks/scheduled_feature.h hooks/plugin.h hooks/plugin_versions.h",
+        "hooks/feature.h hooks/plugin.h hooks/plugin_versions.h",
         "hooks hook_points",
         LIBTORCH,
     ),
@@ -243,7 +243,7 @@ ROOMS = (
     # features
     room(
         "options",
-        "features/*_options.* features/*_option.* features/trigger/condition.*",
+        "features/*_options.* features/trigger/condition.*",
         "formats hooks_config statistics record analysis",
     ),
     # These change what a layer computes.

@@ -15,7 +15,7 @@ EMPTY = re.compile(r"^namespace [\w:]+ \{\n\}.*\n", re.MULTILINE)
 NESTED = re.compile(r"^namespace telens \{\nnamespace (\w+) \{", re.MULTILINE)
 
 # The session API is telens::debug wherever it stands: programs include it from hooks/.
-SESSION_API = {"debug.h", "debug.cpp", "session_options.h", "scalar_logger.h", "finding.h"}
+SESSION_API = {"debug.h", "debug.cpp", "session_options.h", "finding.h"}
 
 
 def namespaces(text):

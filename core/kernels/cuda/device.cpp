@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/ops/capture.h"
+#include "core/ops/device.h"
 
 namespace telens::cuda {
 namespace {

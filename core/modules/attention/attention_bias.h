@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/modules/attention/attention_arguments.h"
-#include "core/modules/attention/mask_rule.h"
+#include "core/modules/attention/attention_mask.h"
 
 namespace telens {
 

@@ -138,7 +138,7 @@ std::optional<Fp8Attention> AttentionLayer::get_quantizers(const ForwardContext&
         "fp8_output=False, or use a recipe with delayed or current scaling",
         name());
   }
-  fp8.hands_output = request.fp8_output;
+  fp8.attaches_output = request.fp8_output;
   return fp8;
 }
 

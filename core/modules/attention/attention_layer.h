@@ -11,10 +11,8 @@
 #include <string>
 
 #include "core/modules/attention/attention_quantization.h"
-#include "core/modules/attention/attention_recipe.h"
 #include "core/modules/shared/forward_context.h"
-#include "core/ops/attention_choice.h"
-#include "core/ops/attention_statistics.h"
+#include "core/ops/attention.h"
 
 namespace telens {
 

@@ -1,5 +1,5 @@
 // The FP8 state of an attention: the quantizers of its tensors and their state between iterations,
-// in the slots of Transformer Engine's DotProductAttention.
+// in the slots of Transformer Engine's DotProductAttention, and the recipe that applies to them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,7 @@
 
 #include "core/formats/scheme.h"
 #include "core/modules/shared/forward_context.h"
+#include "core/quantization/recipe.h"
 #include "core/quantization/shared_scale.h"
 
 namespace telens {
@@ -43,7 +44,7 @@ struct Fp8Attention {
   std::shared_ptr<Region> region;
   bool first_in_region = false;  // its backward ends the region's backward
   bool shares_scales = false;    // Recipe::fp8_mha
-  bool hands_output = false;     // the forward's fp8_output
+  bool attaches_output = false;  // the forward's fp8_output
   // The backward computes the sum of output times gradient from the output's codes.
   bool sums_output_codes = false;
   std::string name;  // the layer's name for messages
@@ -76,5 +77,32 @@ class AttentionQuantization {
   std::array<std::shared_ptr<LayerQuantization>, 3> groups_ = {};  // all or none are set
   AttentionScales scales_;
 };
+
+// ---- Transformer Engine's variables about FP8 attention
+
+// The recipes of an attention, according to Transformer Engine's variables, read in each forward
+// under a recipe with fp8_dpa: NVTE_DPA_FP8_RECIPE with NVTE_DPA_FP8_FORMAT,
+// NVTE_DPA_FP8DS_AMAX_ALGO, NVTE_DPA_FP8DS_AMAX_HISTLEN, NVTE_DPA_FP8DS_REDUCE_AMAX,
+// NVTE_FP8_DPA_BWD and NVTE_DPA_FP8CS_O_in_F16. Keeps the most recent recipe: a new object would
+// recreate the quantizers.
+class AttentionRecipes {
+ public:
+  // recipe: the autocast's, with fp8_dpa. Returns nullptr if attention runs in high precision.
+  // Throws UsageError for a variable value that Transformer Engine does not have, and for recipes
+  // that attention does not support.
+  std::shared_ptr<const Recipe> of(const std::shared_ptr<const Recipe>& recipe);
+
+ private:
+  std::shared_ptr<const Recipe> given_;
+  std::string variables_;
+  std::shared_ptr<const Recipe> made_;
+};
+
+// False if the backward of an FP8 attention runs in high precision.
+bool has_fp8_backward();
+
+// False if, under current scaling, the backward computes the sum of output times gradient from the
+// output's codes.
+bool has_output_in_high_precision();
 
 }  // namespace telens

@@ -1,16 +1,25 @@
-// Attention computed one block of scores at a time, forward and backward, with LibTorch's GEMMs and
-// the formulas of flash attention (https://arxiv.org/abs/2307.08691): the backward recomputes the
-// scores from the log-sum-exp of the softmax.
+// Attention without FP8: by LibTorch's kernels or, if these would require too much memory, one
+// block of scores at a time.
 #pragma once
 
-#include "core/modules/attention/attention_rules.h"
+#include <functional>
+
+#include "core/modules/attention/attention_scores.h"
 
 namespace telens {
 
-// Returns [batch, heads, seq_q, value size]; 0 for fully masked queries. BF16 and FP16 are computed
-// in FP32 and rounded once. Differentiable once in query, key, value, the bias's source and offset;
-// saves those, the output and one number per query. Dropout draws one number from the CPU's default
-// generator. The backward throws UsageError for a mask that was modified since the forward.
-at::Tensor attend_in_blocks(const QueryKeyValueHeads& heads, const AttentionRules& rules);
+// Returns true if LibTorch's kernels would hold more than block_limits().most_whole scores or mask
+// elements in CPU memory at one time, and for rules with a user function, which they do not
+// support. Sets rules.choice then. Throws UsageError if no enabled kernel supports the attention.
+bool runs_in_blocks(const QueryKeyValueHeads& heads, const AttentionRules& rules);
+
+// Returns [batch, heads, seq_q, value size]; 0 for fully masked queries. With `checkpoint` the
+// backward recomputes the attention to the same bits and saves no intermediates.
+at::Tensor attend_ruled(const QueryKeyValueHeads& heads, const AttentionRules& rules,
+                        bool checkpoint);
+
+// Like attend_ruled(), but with the values of `forward`, which is called first and builds no graph.
+at::Tensor attend_as(const std::function<at::Tensor()>& forward, const QueryKeyValueHeads& heads,
+                     const AttentionRules& rules);
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// Attention of which each rank has two chunks of every sequence (context_parallel.h).
+// Attention in which each rank has two chunks of every sequence (context_parallel.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,5 +35,16 @@ struct LocalAttention {
 // every rank of the groups. Throws UsageError if the heads are not divisible by the ranks.
 at::Tensor attend_in_context(const QueryKeyValueHeads& heads, const ContextAttention& how,
                              const LocalAttention& local);
+
+// ---- start and end of an FP8 attention that consists of several ones: its results are sums of
+// decoded values
+
+// Returns the same tensors. When all gradients are available, their backward quantizes them under
+// one scale if the projections reuse that scale (fp8_mha), and ends the region's backward.
+QueryKeyValueHeads with_ended_gradients(const QueryKeyValueHeads& heads, const Fp8Attention& fp8);
+
+// Returns the output, rounded to FP8 values if the following projection reuses the scale. [batch,
+// heads, seq, size]. The gradient is passed through.
+at::Tensor end_output(const at::Tensor& output, const Fp8Attention& fp8);
 
 }  // namespace telens

@@ -10,7 +10,7 @@
 #include "core/modules/attention/attention_arguments.h"
 #include "core/modules/attention/attention_layer.h"
 #include "core/modules/attention/attention_mask.h"
-#include "core/modules/attention/attention_rules.h"
+#include "core/modules/attention/attention_scores.h"
 #include "core/modules/attention/context_parallel.h"
 #include "core/modules/module/module.h"
 

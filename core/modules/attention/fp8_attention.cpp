@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/ranges.h>
@@ -12,13 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/modules/attention/attention_rules.h"
-#include "core/modules/attention/fp8_operands.h"
+#include "core/modules/attention/attention_scores.h"
 #include "core/modules/attention/score_block.h"
 #include "core/modules/shared/autograd_utils.h"
-#include "core/ops/device_traits.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/device.h"
 #include "core/ops/quantize.h"
+#include "core/ops/tensor_utils.h"
 #include "core/quantization/chunked_quantizer.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/quantized_payload.h"
@@ -383,7 +383,7 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
 // Attaches codes in the memory order of the output, quantized with the same scale: the same codes
 // as before, except for values that were rounded as FP16 subnormals.
 at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8) {
-  if (!fp8 || !fp8->hands_output) return output;
+  if (!fp8 || !fp8->attaches_output) return output;
   const at::Tensor values = output.contiguous();
   const DelayedScalingQuantizer same_scale(fp8->quantizers.o->format(), fp8->scales.output->get(),
                                            at::Tensor());
@@ -404,6 +404,87 @@ QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attentio
   const std::vector<at::Tensor> made = round_together(cast, {plain.query, plain.key, plain.value},
                                                       std::vector<at::ScalarType>(3, at::kFloat));
   return {made[0], made[1], made[2]};
+}
+
+// ---- operands
+
+namespace {
+
+// FP32: no other dtype covers the range of block scales.
+at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
+  if (x.numel() == 0) return x.to(at::kFloat);
+  QuantizedTensor quantized = quantizer.quantize(x, {.rowwise = true, .columnwise = false});
+  quantized.dtype = at::kFloat;
+  return quantized.dequantize();
+}
+
+at::Tensor cast_over_positions(const Quantizer& quantizer, const at::Tensor& x) {
+  // One copy here saves a copy per block in the GEMM.
+  return cast_over_size(quantizer, x.transpose(-1, -2)).transpose(-1, -2).contiguous();
+}
+
+CodedRows cast_both(const Quantizer& quantizer, const at::Tensor& x) {
+  return {cast_over_size(quantizer, x), cast_over_positions(quantizer, x)};
+}
+
+CodedRows decode_rows(const at::Tensor& codes, FormatId format) {
+  const at::Tensor values = decoded(codes, format);
+  return {values, values};
+}
+
+CodedHeads decode_heads(const KeptInputs& inputs, FormatId format) {
+  return {.query = decode_rows(inputs.query, format),
+          .key = decode_rows(inputs.key, format),
+          .value = decode_rows(inputs.value, format),
+          .scale_inv = inputs.scale_inv};
+}
+
+at::Tensor make_no_scale(const at::Tensor& like) {
+  return at::ones({1}, like.options().dtype(at::kFloat));
+}
+
+}  // namespace
+
+KeptInputs cast_inputs(const QueryKeyValueHeads& heads, const std::shared_ptr<Quantizer>& qkv) {
+  if (casts_in_blocks(*qkv)) return {heads.query, heads.key, heads.value, {}};
+  ChunkedQuantizer cast(qkv);
+  const std::vector<at::Tensor> codes =
+      quantize_together(cast, {heads.query, heads.key, heads.value});
+  return {codes[0], codes[1], codes[2], cast.scale_inv()};
+}
+
+CodedHeads make_forward_operands(const KeptInputs& inputs, const Quantizer& qkv) {
+  if (!casts_in_blocks(qkv)) return decode_heads(inputs, qkv.format());
+  return {.query = {.over_size = cast_over_size(qkv, inputs.query), .over_positions = {}},
+          .key = {.over_size = cast_over_size(qkv, inputs.key), .over_positions = {}},
+          .value = {.over_size = {}, .over_positions = cast_over_positions(qkv, inputs.value)},
+          .scale_inv = make_no_scale(inputs.query)};
+}
+
+CodedHeads make_backward_operands(const KeptInputs& inputs, const Quantizer& qkv) {
+  if (!casts_in_blocks(qkv)) return decode_heads(inputs, qkv.format());
+  return {.query = cast_both(qkv, inputs.query),
+          .key = cast_both(qkv, inputs.key),
+          .value = {.over_size = cast_over_size(qkv, inputs.value), .over_positions = {}},
+          .scale_inv = make_no_scale(inputs.query)};
+}
+
+CodedTensor cast_output_gradient(const at::Tensor& gradient,
+                                 const std::shared_ptr<Quantizer>& d_o) {
+  if (casts_in_blocks(*d_o)) return {cast_both(*d_o, gradient), make_no_scale(gradient)};
+  ChunkedQuantizer cast(d_o);
+  const at::Tensor values = cast.decode(gradient);
+  return {{values, values}, cast.scale_inv()};
+}
+
+at::Tensor get_kept_output(const at::Tensor& kept, const at::Tensor& scale_inv,
+                           const AttentionQuantizers& quantizers) {
+  if (!scale_inv.defined()) return kept.to(at::kFloat);
+  return ops::dequantize_fp8(kept, scale_inv, quantizers.o->format(), at::kFloat);
+}
+
+at::Tensor decoded(const at::Tensor& codes, FormatId format) {
+  return ops::decode_fp8(codes, format, at::kFloat);
 }
 
 }  // namespace telens

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "core/ops/device_traits.h"
+#include "core/ops/device.h"
 #include "core/ops/row_exchange.h"
 
 namespace telens {

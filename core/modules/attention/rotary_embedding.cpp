@@ -9,7 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <fmt/ranges.h>
 
-#include "core/ops/device_traits.h"
+#include "core/ops/device.h"
 
 namespace telens {
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <array>
 
-#include "core/ops/device_traits.h"
-#include "core/ops/keyed_dropout.h"
+#include "core/ops/attention.h"
+#include "core/ops/device.h"
 
 namespace telens {
 namespace {

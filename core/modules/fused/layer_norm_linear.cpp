@@ -1,7 +1,7 @@
 #include "core/modules/fused/layer_norm_linear.h"
 
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/checks.h"
+#include "core/modules/shared/parameter_options.h"
 
 namespace telens {
 

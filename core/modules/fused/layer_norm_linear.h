@@ -5,10 +5,10 @@
 #include <string>
 
 #include "core/modules/layer/linear_layer.h"
-#include "core/modules/layer/overlap_switches.h"
-#include "core/modules/linear/linear_parameters.h"
+#include "core/modules/layer/linear_parallel.h"
+#include "core/modules/linear/linear.h"
 #include "core/modules/module/module.h"
-#include "core/modules/norm/normalize.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

@@ -1,8 +1,8 @@
 #include "core/modules/fused/layer_norm_mlp.h"
 
-#include "core/modules/fused/activate.h"
+#include "core/modules/fused/mlp_activation.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/checks.h"
+#include "core/modules/shared/parameter_options.h"
 
 namespace telens {
 

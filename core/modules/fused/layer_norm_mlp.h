@@ -6,10 +6,10 @@
 
 #include "core/modules/fused/mlp_activation.h"
 #include "core/modules/layer/linear_layer.h"
-#include "core/modules/layer/overlap_switches.h"
+#include "core/modules/layer/linear_parallel.h"
 #include "core/modules/module/module.h"
 #include "core/modules/module/named_layers.h"
-#include "core/modules/norm/normalize.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ops/plain_tensors.h"
+#include "core/ops/tensor_utils.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {

@@ -7,7 +7,6 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
-#include "core/modules/layer/linear_backward.h"
 #include "core/modules/layer/overlap.h"
 #include "core/modules/shared/autograd_utils.h"
 #include "core/ops/gemm.h"

@@ -8,11 +8,10 @@
 #include "core/distributed/collectives.h"
 #include "core/modules/layer/gemm_operands.h"
 #include "core/modules/layer/linear_checks.h"
-#include "core/modules/layer/parallel_checks.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/autograd_utils.h"
 #include "core/modules/shared/recomputation.h"
-#include "core/ops/backends.h"
+#include "core/ops/device.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/quantized_payload.h"
 

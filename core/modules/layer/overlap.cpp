@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/distributed/collective_watch.h"
+#include "core/distributed/collectives.h"
 #include "core/distributed/compare_ranks.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/layer/linear_parallel.h"

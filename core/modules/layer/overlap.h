@@ -18,11 +18,9 @@
 #include "core/distributed/userbuffers.h"
 #include "core/gemm/gemm.h"
 #include "core/modules/layer/gemm_operands.h"
-#include "core/modules/layer/overlap_switches.h"
+#include "core/modules/layer/linear_parallel.h"
 
 namespace telens {
-
-struct LinearParallel;
 
 // How a GEMM overlaps.
 enum class OverlapKind : std::uint8_t {

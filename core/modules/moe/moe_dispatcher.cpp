@@ -6,13 +6,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "core/distributed/collectives.h"
 #include "core/distributed/compare_ranks.h"
-#include "core/modules/shared/dispatch_claims.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/dispatcher.h"
 
 namespace telens {
@@ -74,6 +75,76 @@ RankClaim claim(std::string text) {
           .hint = "give all of its ranks layers of the same sizes, under the same autocast"};
 }
 
+// ---- The ranks of an ep_group publish what they are about to send, so that mismatches are found.
+
+// Everything that decides which messages follow the counts of rows, and their sizes.
+constexpr std::int64_t kDispatchClaims = 4;
+using DispatchClaims = std::array<std::int64_t, kDispatchClaims>;
+
+constexpr std::int64_t kNone = -1;
+enum Gradient : std::uint8_t { of_hidden = 1, of_probs = 2 };
+
+std::int64_t dtype_code(const std::optional<at::Tensor>& x) {
+  return x ? static_cast<std::int64_t>(x->scalar_type()) : kNone;
+}
+
+std::string number(std::int64_t value) { return std::to_string(value); }
+
+std::string dtype(std::int64_t code) {
+  return code == kNone ? "none" : c10::toString(static_cast<at::ScalarType>(code));
+}
+
+std::string gradients(std::int64_t wanted) {
+  if (wanted == 0) return "none";
+  if (wanted == of_hidden) return "of hidden";
+  return wanted == of_probs ? "of probs" : "of hidden and of probs";
+}
+
+struct Field {
+  const char* name;
+  std::string (*shown)(std::int64_t);
+};
+constexpr std::array<Field, kDispatchClaims> kFields{{{"the width of hidden", number},
+                                                      {"the dtype of hidden", dtype},
+                                                      {"the dtype of probs that travel", dtype},
+                                                      {"gradients", gradients}}};
+
+// hidden: [tokens, hidden]. probs: those that travel with the rows.
+DispatchClaims make_claims(const at::Tensor& hidden, const std::optional<at::Tensor>& probs) {
+  return {
+      hidden.size(1), dtype_code(hidden), dtype_code(probs),
+      (wants_gradient(hidden) ? of_hidden : 0) + (probs && wants_gradient(*probs) ? of_probs : 0)};
+}
+
+// claims: int64 [ranks, kDispatchClaims] on the host. Throws UsageError if ranks differ. The
+// message names the first field that differs, and two ranks with their values.
+void check_claims(const at::Tensor& claims) {
+  const auto value = claims.accessor<std::int64_t, 2>();
+  for (std::int64_t rank = 1; rank < claims.size(0); ++rank) {
+    for (std::int64_t field = 0; field < kDispatchClaims; ++field) {
+      if (value[rank][field] == value[0][field]) continue;
+      const auto& [name, shown] = kFields[static_cast<std::size_t>(field)];
+      raise<UsageError>(
+          "{}: ranks of ep_group would send each other rows that do not fit: {}: {} on rank 0, {} "
+          "on rank {}; give all of its ranks the same arguments, under the same autocast",
+          kName, name, shown(value[0][field]), shown(value[rank][field]), rank);
+    }
+  }
+}
+
+// own: rows per expert of every rank, [experts]. group: nullptr for one rank. Returns the counts of
+// every rank, int64 [ranks, experts] on the host.
+at::Tensor gather_counts(const at::Tensor& own, const DispatchClaims& claims,
+                         const ProcessGroupPtr& group) {
+  const std::int64_t experts = own.size(0);
+  if (!group) return own.view({1, experts}).cpu();
+  const at::Tensor ours = at::tensor(at::IntArrayRef(claims), at::kLong).to(own.device());
+  const at::Tensor row = at::cat({ours, own}).view({1, kDispatchClaims + experts});
+  const at::Tensor all = gather_rows(row, group).wait().cpu();
+  check_claims(all.narrow(1, 0, kDispatchClaims));
+  return all.narrow(1, kDispatchClaims, experts);
+}
+
 }  // namespace
 
 MoEDispatcher::MoEDispatcher(std::int64_t num_experts, ProcessGroupPtr group)
@@ -112,22 +183,12 @@ void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_ma
   compare(fmt::format("sends rows to {} experts", num_experts_), first_dispatch_);
 }
 
-// int64 [ranks, experts] on the host; own: [experts].
-at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own,
-                                          const DispatchClaims& claims) const {
-  if (ranks_ == 1) return own.view({1, num_experts_}).cpu();
-  const at::Tensor ours = at::tensor(at::IntArrayRef(claims), at::kLong).to(own.device());
-  const at::Tensor row = at::cat({ours, own}).view({1, kDispatchClaims + num_experts_});
-  const at::Tensor all = gather_rows(row, group_).wait().cpu();
-  check_dispatch_claims(kName, all.narrow(1, 0, kDispatchClaims));
-  return all.narrow(1, kDispatchClaims, num_experts_);
-}
-
 DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
                                          const std::optional<at::Tensor>& probs) {
   check(hidden, routing_map);
   const at::Tensor routed = routing_map.gt(0);  // a negative entry is an empty slot
-  const at::Tensor counts = counts_of_ranks(routed.sum(0), dispatch_claims(hidden, probs));
+  const at::Tensor counts =
+      gather_counts(routed.sum(0), make_claims(hidden, probs), ranks_ > 1 ? group_ : nullptr);
   const std::int64_t rank = group_ ? rank_in(*group_) : 0;
   const at::Tensor own = counts[rank].view({ranks_, num_local_experts()});
   const at::Tensor local = counts.narrow(1, first_expert(), num_local_experts());

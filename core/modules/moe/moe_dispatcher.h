@@ -13,7 +13,6 @@
 
 #include "core/base/error.h"
 #include "core/distributed/collectives.h"
-#include "core/modules/shared/dispatch_claims.h"
 
 namespace telens {
 
@@ -56,7 +55,6 @@ class TELENS_EXPORT MoEDispatcher {
  private:
   void compare(std::string text, bool& first) const;
   void check(const at::Tensor& hidden, const at::Tensor& routing_map);
-  at::Tensor counts_of_ranks(const at::Tensor& own, const DispatchClaims& claims) const;
 
   std::int64_t num_experts_;
   ProcessGroupPtr group_;

@@ -29,7 +29,6 @@
 #include <tuple>
 
 #include "core/ops/row_exchange.h"
-#include "core/ops/row_exchange_checks.h"
 
 namespace telens {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/distributed/gather_operand.h"
 #include "core/hook_points.h"
 #include "core/quantization/autocast.h"
 
@@ -31,7 +32,10 @@ struct ForwardContext {
   }
 
   // True if quantizing each rank's rows gives the same codes as quantizing the whole.
-  bool quantizes_by_parts(TensorRole role, std::int64_t rows) const;
+  bool quantizes_by_parts(TensorRole role, std::int64_t rows) const {
+    const Quantizer* used = quantizer(role);
+    return used == nullptr || can_join_codes(used->mode(), rows);
+  }
 
   // True if a feature may modify the tensor for this GEMM.
   bool modifies(Gemm gemm, TensorName name) const { return plan && plan->modifies(gemm, name); }

@@ -7,7 +7,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "core/distributed/warn_once.h"
-#include "core/ops/backends.h"
+#include "core/ops/device.h"
 
 namespace telens {
 namespace {

@@ -1,9 +1,16 @@
 #include "core/modules/shared/recomputation.h"
 
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
+
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {
@@ -120,4 +127,137 @@ void record_context(const void* layer, const ForwardContext& context) {
 }
 
 }  // namespace recomputation
+
+// ---- checkpointed_call
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The state of the second call in addition to its inputs.
+struct FirstCall : torch::CustomClassHolder {
+  TensorFunction function;
+  at::Generator generator;
+  at::Tensor random_state;  // undefined if it draws nothing
+};
+
+at::Tensor get_state(at::Generator& generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator& generator, const at::Tensor& state) {
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Sets the generator to the state of the first call; restores it at the end, also after an error.
+class RandomStateGuard {
+ public:
+  RandomStateGuard(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)) {
+    if (!state.defined()) return;
+    present_ = get_state(generator_);
+    set_state(generator_, state);
+  }
+  ~RandomStateGuard() {
+    if (present_.defined()) set_state(generator_, present_);
+  }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+  RandomStateGuard(RandomStateGuard&&) = delete;
+  RandomStateGuard& operator=(RandomStateGuard&&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor present_;
+};
+
+// Detaches the inputs and keeps their requires_grad.
+variable_list detached_leaves(at::TensorList inputs) {
+  variable_list leaves;
+  for (const at::Tensor& input : inputs) {
+    leaves.push_back(input.detach().set_requires_grad(input.requires_grad()));
+  }
+  return leaves;
+}
+
+struct CallOptions {
+  bool draws;
+  bool with_grad;  // gradient mode of the caller; autograd functions disable it
+};
+
+class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const TensorFunction& function,
+                            const CallOptions& options, at::TensorList inputs) {
+    auto first = c10::make_intrusive<FirstCall>();
+    first->function = function;
+    if (options.draws) {
+      first->generator = at::globalContext().defaultGenerator(inputs[0].device());
+      first->random_state = get_state(first->generator);
+    }
+    context->saved_data["call"] = c10::IValue::make_capsule(std::move(first));
+    context->save_for_backward(inputs.vec());
+    // LibTorch chooses kernels by requires_grad, and another kernel could give other bits, so both
+    // calls use the same gradient mode. The first graph is freed with the result.
+    const at::AutoGradMode with_grad(options.with_grad);
+    return function(detached_leaves(inputs)).detach();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_no_second_derivative("checkpoint_core_attention");
+    const auto holder = context->saved_data["call"].toCapsule();
+    auto& first = static_cast<FirstCall&>(*holder);
+    const variable_list inputs = detached_leaves(context->get_saved_variables());
+    variable_list wanted;
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
+    }
+    at::Tensor result;
+    {
+      const RandomStateGuard same_numbers(first.generator, first.random_state);
+      const at::AutoGradMode with_grad(true);
+      result = first.function(inputs);
+    }
+    // The result may not depend on some inputs.
+    const variable_list made =
+        result.requires_grad()
+            ? torch::autograd::grad({result}, wanted, {grads[0]}, std::nullopt,
+                                    /*create_graph=*/false, /*allow_unused=*/true)
+            : variable_list(wanted.size());
+    variable_list all(2);  // for `function` and `options`
+    std::size_t next = 0;
+    for (const at::Tensor& input : inputs) {
+      all.push_back(input.requires_grad() ? made[next++] : at::Tensor());
+    }
+    return all;
+  }
+};
+
+}  // namespace
+
+at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
+                             bool draws) {
+  // Autograd functions do not accept undefined tensors.
+  std::vector<at::Tensor> given;
+  std::vector<bool> is_given;
+  for (const at::Tensor& input : inputs) {
+    is_given.push_back(input.defined());
+    if (input.defined()) given.push_back(input);
+  }
+  const TensorFunction of_given = [function, is_given](const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> all(is_given.size());
+    auto next = tensors.begin();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (is_given[i]) all[i] = *next++;
+    }
+    return function(all);
+  };
+  return CheckpointedCall::apply(
+      of_given, CallOptions{.draws = draws, .with_grad = at::GradMode::is_enabled()},
+      at::TensorList(given));
+}
+
 }  // namespace telens

@@ -2,8 +2,11 @@
 // (recipe, scales, routing plan) and records nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -103,4 +106,15 @@ void claim_region_end(ForwardContext& context, bool asks_gradient);
 void record_context(const void* layer, const ForwardContext& context);
 
 }  // namespace recomputation
+
+// ---- a function of tensors whose backward recomputes it, so that no intermediates are saved
+
+using TensorFunction = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
+// Returns function(inputs). Inputs may be undefined. `function` must not capture tensors that
+// require gradients. draws: it uses random numbers from the default generator of the first input's
+// device; the recomputation draws the same numbers.
+at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
+                             bool draws);
+
 }  // namespace telens

@@ -1,13 +1,12 @@
 #include "core/modules/transformer/multihead_attention.h"
 
 #include "core/distributed/process_group.h"
+#include "core/modules/attention/attention_arguments.h"
 #include "core/modules/attention/attention_bias.h"
-#include "core/modules/attention/qkv_format.h"
 #include "core/modules/attention/rotary_embedding.h"
-#include "core/modules/norm/layer_norm.h"
-#include "core/modules/norm/rms_norm.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/checks.h"
+#include "core/modules/shared/parameter_options.h"
 
 namespace telens {
 namespace {

@@ -9,10 +9,10 @@
 #include "core/modules/attention/dot_product_attention.h"
 #include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/fused/layer_norm_linear.h"
-#include "core/modules/layer/overlap_switches.h"
+#include "core/modules/layer/linear_parallel.h"
 #include "core/modules/linear/linear.h"
 #include "core/modules/module/module.h"
-#include "core/modules/norm/normalize.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

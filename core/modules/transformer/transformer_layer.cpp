@@ -5,7 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/checks.h"
+#include "core/modules/shared/parameter_options.h"
 
 namespace telens {
 namespace {

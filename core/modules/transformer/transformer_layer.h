@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "core/modules/fused/layer_norm_mlp.h"
-#include "core/modules/layer/overlap_switches.h"
+#include "core/modules/layer/linear_parallel.h"
 #include "core/modules/module/module.h"
-#include "core/modules/norm/layer_norm.h"
-#include "core/modules/norm/rms_norm.h"
+#include "core/modules/norm/norm.h"
 #include "core/modules/shared/parameter_options.h"
 #include "core/modules/transformer/multihead_attention.h"
 

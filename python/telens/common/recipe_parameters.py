@@ -53,7 +53,7 @@ class MMParams:
 
 
 # A recipe for attention that differs from the autocast's
-# (core/modules/attention/attention_recipe.h).
+# (core/modules/attention/attention_quantization.h).
 ATTENTION_RECIPE = "NVTE_DPA_FP8_RECIPE"
 ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
 SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)

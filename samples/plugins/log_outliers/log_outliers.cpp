@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "hooks/plugin.h"
-#include "hooks/scheduled_feature.h"
 
 namespace {
 

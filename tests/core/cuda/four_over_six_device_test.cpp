@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/kernels/cuda/quantize/four_over_six.cuh"
-#include "core/ops/block_quantize_checks.h"
-#include "core/ops/four_over_six.h"
+#include "core/ops/block_quantize.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 

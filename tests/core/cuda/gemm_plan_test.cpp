@@ -21,7 +21,8 @@ constexpr auto kE4m3 = FormatId::e4m3, kE5m2 = FormatId::e5m2, kE2m1 = FormatId:
 constexpr auto kTensor = ScalingMode::tensor, kMx = ScalingMode::mxfp8, kNv = ScalingMode::nvfp4;
 constexpr auto kRow = ScalingMode::block_1d, kSquare = ScalingMode::block_2d;
 constexpr auto kBf16 = FormatId::bf16;
-constexpr int kAmpere = 80, kAda = 89, kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103, kGeForce = 120;
+constexpr int kAmpere = 80, kAda = 89, kHopper = 90, kBlackwell = 100, kBlackwellUltra = 103,
+              kGeForce = 120;
 
 struct Row {
   int capability;

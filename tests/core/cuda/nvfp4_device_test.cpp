@@ -11,7 +11,7 @@
 #include "core/kernels/cuda/quantize/amax.cuh"
 #include "core/kernels/cuda/quantize/hadamard.cuh"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 

@@ -9,8 +9,7 @@
 
 #include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/statistics/statistics_what_if.cuh"
-#include "core/ops/statistics_block_casts.h"
-#include "core/ops/statistics_what_if.h"
+#include "core/ops/statistics.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 #include "tests/core/statistics_checks.h"

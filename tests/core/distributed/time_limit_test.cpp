@@ -1,4 +1,4 @@
-#include "core/distributed/time_limit.h"
+#include "core/distributed/process_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Masks of attention against their definition, position by position.
-#include "core/modules/attention/mask_rule.h"
+#include "core/modules/attention/attention_mask.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

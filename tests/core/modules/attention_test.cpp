@@ -1,6 +1,6 @@
 // DotProductAttention, MultiheadAttention and the rotary embedding.
 #include "core/modules/attention/rotary_embedding.h"
-#include "core/modules/module/state_dict.h"
+#include "core/modules/module/module.h"
 #include "core/modules/transformer/multihead_attention.h"
 #include "tests/core/modules/module_reference.h"
 

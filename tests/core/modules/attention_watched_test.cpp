@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/modules/attention/dot_product_attention.h"
-#include "core/ops/attention_statistics.h"
+#include "core/ops/attention.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"
 

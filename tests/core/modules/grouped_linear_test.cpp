@@ -7,13 +7,11 @@
 
 #include "core/gemm/gemm.h"
 #include "core/modules/linear/linear.h"
-#include "core/modules/module/state_dict.h"
+#include "core/modules/module/module.h"
 #include "core/quantization/autocast.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/float8_block_scaling.h"
-#include "core/quantization/mxfp8_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"
 

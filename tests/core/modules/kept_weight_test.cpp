@@ -6,9 +6,9 @@
 
 #include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
+#include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/nvfp4_scaling.h"
 #include "tests/core/modules/recording_listener.h"
 #include "tests/core/modules/same_tensor.h"
 

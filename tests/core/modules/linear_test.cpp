@@ -8,8 +8,8 @@
 #include <torch/library.h>
 
 #include "core/gemm/gemm.h"
-#include "core/modules/module/state_dict.h"
-#include "core/ops/backends.h"
+#include "core/modules/module/module.h"
+#include "core/ops/device.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/current_scaling.h"
 #include "tests/core/modules/same_tensor.h"

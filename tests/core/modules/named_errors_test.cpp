@@ -9,11 +9,10 @@
 
 #include "core/base/error.h"
 #include "core/modules/linear/linear.h"
-#include "core/modules/norm/layer_norm.h"
-#include "core/modules/norm/rms_norm.h"
-#include "core/ops/backends.h"
+#include "core/modules/norm/norm.h"
+#include "core/ops/device.h"
 #include "core/quantization/autocast.h"
-#include "core/quantization/custom_recipe.h"
+#include "core/quantization/layer_quantization.h"
 
 namespace telens {
 namespace {

@@ -3,9 +3,8 @@
 
 #include "core/modules/fused/layer_norm_linear.h"
 #include "core/modules/fused/layer_norm_mlp.h"
-#include "core/modules/module/state_dict.h"
-#include "core/modules/norm/layer_norm.h"
-#include "core/modules/norm/rms_norm.h"
+#include "core/modules/module/module.h"
+#include "core/modules/norm/norm.h"
 #include "tests/core/modules/module_reference.h"
 
 namespace telens {

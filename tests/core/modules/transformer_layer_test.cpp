@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/modules/module/state_dict.h"
+#include "core/modules/module/module.h"
 #include "tests/core/modules/module_reference.h"
 
 namespace telens {

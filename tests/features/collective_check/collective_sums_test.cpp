@@ -1,4 +1,4 @@
-#include "features/collective_check/collective_sums.h"
+#include "features/collective_check/seen_collectives.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/finding_json.h"
+#include "analysis/findings.h"
 #include "analysis/rules.h"
 #include "tests/record/record_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "features/trigger/condition_option.h"
+#include "features/trigger/condition.h"
 
 namespace telens::features {
 namespace {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"
-#include "hooks/config/parameter_check.h"
 #include "tests/hooks/config/test_features.h"
 
 namespace telens::config {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "hooks/config/record_load.h"
 #include "tests/hooks/config/test_features.h"
 
 namespace telens::config {

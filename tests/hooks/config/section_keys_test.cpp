@@ -4,7 +4,6 @@
 #include "core/base/error.h"
 #include "features/builtin_options.h"
 #include "hooks/config/plan.h"
-#include "hooks/config/record_load.h"
 
 namespace telens::config {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/ops/statistics.h"
 #include "core/torch_compat.h"
 #include "hooks/engine/graph_reads.h"
-#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/one_pass_engine.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

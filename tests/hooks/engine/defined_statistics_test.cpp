@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/one_pass_engine.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {

@@ -2,7 +2,7 @@
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 
-#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/one_pass_engine.h"
 #include "tests/hooks/late_copies.h"
 #include "tests/hooks/session_fixture.h"
 

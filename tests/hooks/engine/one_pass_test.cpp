@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/quantization/mxfp8_scaling.h"
-#include "hooks/engine/make_statistics_engine.h"
+#include "core/quantization/block_scaling.h"
+#include "hooks/engine/one_pass_engine.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

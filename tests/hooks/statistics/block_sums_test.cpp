@@ -1,5 +1,5 @@
 // The sums over blocks and the worst of them.
-#include "hooks/statistics/block_sums.h"
+#include "hooks/statistics/accumulator.h"
 
 #include <gmock/gmock.h>
 

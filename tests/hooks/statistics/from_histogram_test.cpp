@@ -1,5 +1,5 @@
 // Statistics from histograms against those of one read of the same tensor.
-#include "hooks/statistics/from_histogram.h"
+#include "hooks/statistics/histogram.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include "core/ops/statistics.h"
 #include "hooks/statistics/accumulator.h"
 #include "hooks/statistics/catalogue.h"
-#include "hooks/statistics/what_if_scale.h"
+#include "hooks/statistics/scales.h"
 
 namespace telens {
 namespace {

@@ -1,5 +1,5 @@
 // Sums of a scale's reads, and what is remembered from one iteration to the next.
-#include "hooks/statistics/scale_sums.h"
+#include "hooks/statistics/scales.h"
 
 #include <gtest/gtest.h>
 

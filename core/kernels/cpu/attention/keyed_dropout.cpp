@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "core/kernels/cpu/grain.h"
-#include "core/ops/keyed_dropout_checks.h"
+#include "core/ops/attention.h"
 
 namespace telens {
 namespace {

@@ -3,11 +3,10 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <torch/library.h>
 
-#include "core/ops/device_traits.h"
-#include "core/ops/gemm_choice.h"
-#include "core/ops/matmul_checks.h"
-#include "core/ops/optional_tensor.h"
-#include "core/ops/transposed_view.h"
+#include "core/ops/device.h"
+#include "core/ops/gemm.h"
+#include "core/ops/matmul.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/formats/format_id.h"
-#include "core/ops/activation_layout.h"
+#include "core/ops/activation_formula.h"
 
 namespace telens {
 

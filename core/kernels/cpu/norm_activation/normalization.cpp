@@ -14,18 +14,18 @@
 namespace telens {
 namespace {
 
-using ops::NormGradients;
 using ops::NormResult;
 using ops::NormShape;
+using ops::NormSums;
 
 struct CpuNorms {
   static NormResult normalize(const char* operation, const NormShape& shape, const at::Tensor& x,
                               const at::Tensor& gamma, const at::Tensor& beta, bool centered,
                               double eps);
-  static NormGradients differentiate(const char* operation, const NormShape& shape,
-                                     const at::Tensor& grad, const at::Tensor& x,
-                                     const at::Tensor& gamma, const at::Tensor& mean,
-                                     const at::Tensor& rstd);
+  static NormSums differentiate(const char* operation, const NormShape& shape,
+                                const at::Tensor& grad, const at::Tensor& x,
+                                const at::Tensor& gamma, const at::Tensor& mean,
+                                const at::Tensor& rstd);
 };
 
 NormResult CpuNorms::normalize(const char*, const NormShape& shape, const at::Tensor& x,
@@ -61,9 +61,9 @@ at::Tensor sum_of_chunks(const at::Tensor& partial) {
   return sum;
 }
 
-NormGradients CpuNorms::differentiate(const char*, const NormShape& shape, const at::Tensor& grad,
-                                      const at::Tensor& x, const at::Tensor& gamma,
-                                      const at::Tensor& mean, const at::Tensor& rstd) {
+NormSums CpuNorms::differentiate(const char*, const NormShape& shape, const at::Tensor& grad,
+                                 const at::Tensor& x, const at::Tensor& gamma,
+                                 const at::Tensor& mean, const at::Tensor& rstd) {
   const bool centered = mean.defined();
   const at::Tensor x_rows = x.contiguous();
   const at::Tensor grad_rows = grad.contiguous();

@@ -13,7 +13,7 @@
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/grain.h"
 #include "core/ops/checks.h"
-#include "core/ops/row_exchange_checks.h"
+#include "core/ops/row_exchange.h"
 
 namespace telens {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/formats/format_id.h"
-#include "core/ops/block_scale_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::kernels {
 

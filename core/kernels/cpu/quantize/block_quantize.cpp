@@ -10,11 +10,11 @@
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_scales.h"
 #include "core/kernels/cpu/quantize/block_scalings.h"
-#include "core/kernels/cpu/quantize/block_tensors.h"
+#include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "core/ops/checks.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/quantize.h"
 
 namespace telens::kernels {
 namespace {

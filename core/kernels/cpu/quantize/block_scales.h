@@ -15,8 +15,8 @@
 #include "core/formats/convert.h"
 #include "core/formats/scheme.h"
 #include "core/kernels/cpu/grain.h"
-#include "core/ops/block_quantize_checks.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/block_quantize.h"
+#include "core/ops/quantize.h"
 
 namespace telens::kernels {
 

@@ -5,7 +5,6 @@
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
-#include "core/ops/block_scale_formula.h"
 #include "core/ops/scale_formula.h"
 
 namespace telens::kernels {

@@ -8,7 +8,7 @@
 
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/grain.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 
 namespace telens::kernels {
 namespace {

@@ -12,12 +12,11 @@
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_scalings.h"
-#include "core/kernels/cpu/quantize/block_tensors.h"
+#include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
-#include "core/ops/block_quantize_checks.h"
-#include "core/ops/block_scale_formula.h"
-#include "core/ops/four_over_six.h"
-#include "core/ops/four_over_six_layout.h"
+#include "core/ops/block_quantize.h"
+#include "core/ops/four_over_six_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::kernels {
 namespace {

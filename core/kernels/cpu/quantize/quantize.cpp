@@ -12,7 +12,7 @@
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/checks.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/quantize.h"
 
 namespace telens::kernels {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/ops/scale_formula.h"
-#include "core/ops/scaling_checks.h"
+#include "core/ops/scaling.h"
 
 namespace telens {
 namespace {

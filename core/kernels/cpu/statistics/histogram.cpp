@@ -16,7 +16,7 @@
 
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
-#include "core/ops/histogram_checks.h"
+#include "core/ops/histogram.h"
 #include "core/ops/histogram_layout.h"
 
 namespace telens {

@@ -12,8 +12,8 @@
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
-#include "core/ops/capture.h"
-#include "core/ops/statistics_checks.h"
+#include "core/ops/device.h"
+#include "core/ops/statistics.h"
 #include "core/ops/statistics_layout.h"
 
 namespace telens {

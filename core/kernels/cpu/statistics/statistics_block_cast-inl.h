@@ -8,7 +8,7 @@
 #endif
 
 #include "core/kernels/cpu/float_lanes-inl.h"
-#include "core/ops/block_cast_formula.h"
+#include "core/ops/scale_formula.h"
 #include "core/ops/statistics_layout.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/formats/format_id.h"
-#include "core/ops/block_errors_layout.h"
 #include "core/ops/statistics_layout.h"
 
 namespace telens::kernels {

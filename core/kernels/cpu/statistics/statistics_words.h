@@ -12,7 +12,7 @@
 
 namespace telens::kernels {
 
-// dtype: one of the three that core/ops/statistics_checks.h accepts.
+// dtype: one of the three that core/ops/statistics.h accepts.
 inline FormatId get_format(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return FormatId::bf16;
   return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;

@@ -9,7 +9,6 @@
 #include "core/kernels/cuda/blocks/block_decode.cuh"
 #include "core/kernels/cuda/blocks/block_tiles.cuh"
 #include "core/ops/block_quantize.h"
-#include "core/ops/block_quantize_checks.h"
 
 namespace telens::cuda {
 

@@ -10,9 +10,7 @@
 #include "core/kernels/cuda/gemm/gemm_native.h"
 #include "core/kernels/cuda/gemm/lt_product.h"
 #include "core/ops/gemm.h"
-#include "core/ops/gemm_checks.h"
-#include "core/ops/gemm_choice.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::cuda {
 namespace {

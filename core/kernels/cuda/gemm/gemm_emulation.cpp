@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "core/formats/formats.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "core/ops/quantize.h"
 
 namespace telens::cuda {

@@ -7,7 +7,7 @@
 #include "core/kernels/cuda/gemm/launchers.h"
 #include "core/kernels/cuda/gemm/lt_product.h"
 #include "core/kernels/cuda/quantize/launchers.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 
 namespace telens::cuda {
 namespace {

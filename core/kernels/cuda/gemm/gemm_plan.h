@@ -9,7 +9,7 @@
 
 #include "core/formats/format_id.h"
 #include "core/formats/scheme.h"
-#include "core/ops/gemm_choice.h"
+#include "core/ops/gemm.h"
 
 namespace telens::cuda {
 

@@ -8,9 +8,9 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/gemm/lt_product.h"
 #include "core/kernels/cuda/gemm/tf32.h"
-#include "core/ops/gemm_choice.h"
-#include "core/ops/matmul_checks.h"
-#include "core/ops/optional_tensor.h"
+#include "core/ops/gemm.h"
+#include "core/ops/matmul.h"
+#include "core/ops/tensor_utils.h"
 
 namespace telens::cuda {
 namespace {

@@ -9,7 +9,6 @@
 #include "core/kernels/cuda/approximations.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"
 #include "core/ops/activation_formula.h"
-#include "core/ops/activation_layout.h"
 
 namespace telens::cuda {
 

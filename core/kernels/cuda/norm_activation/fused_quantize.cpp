@@ -11,9 +11,9 @@
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/activation.h"
 #include "core/ops/checks.h"
-#include "core/ops/fused_quantize_pairs.h"
+#include "core/ops/fused_quantize.h"
 #include "core/ops/normalization_backend.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/quantize.h"
 
 namespace telens::cuda {
 namespace {

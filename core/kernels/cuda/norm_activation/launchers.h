@@ -9,7 +9,7 @@
 #include "core/kernels/cuda/norm_activation/activation.cuh"
 #include "core/kernels/cuda/norm_activation/normalization.cuh"
 #include "core/kernels/cuda/quantize/quantize_transpose.cuh"
-#include "core/ops/activation_layout.h"
+#include "core/ops/activation_formula.h"
 
 namespace telens::cuda {
 

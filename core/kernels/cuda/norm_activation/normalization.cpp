@@ -10,18 +10,18 @@
 namespace telens::cuda {
 namespace {
 
-using ops::NormGradients;
 using ops::NormResult;
 using ops::NormShape;
+using ops::NormSums;
 
 struct CudaNorms {
   static NormResult normalize(const char* operation, const NormShape& shape, const at::Tensor& x,
                               const at::Tensor& gamma, const at::Tensor& beta, bool centered,
                               double eps);
-  static NormGradients differentiate(const char* operation, const NormShape& shape,
-                                     const at::Tensor& grad, const at::Tensor& x,
-                                     const at::Tensor& gamma, const at::Tensor& mean,
-                                     const at::Tensor& rstd);
+  static NormSums differentiate(const char* operation, const NormShape& shape,
+                                const at::Tensor& grad, const at::Tensor& x,
+                                const at::Tensor& gamma, const at::Tensor& mean,
+                                const at::Tensor& rstd);
 };
 
 NormResult CudaNorms::normalize(const char* operation, const NormShape& shape, const at::Tensor& x,
@@ -51,10 +51,10 @@ NormResult CudaNorms::normalize(const char* operation, const NormShape& shape, c
   return result;
 }
 
-NormGradients CudaNorms::differentiate(const char* operation, const NormShape& shape,
-                                       const at::Tensor& grad, const at::Tensor& x,
-                                       const at::Tensor& gamma, const at::Tensor& mean,
-                                       const at::Tensor& rstd) {
+NormSums CudaNorms::differentiate(const char* operation, const NormShape& shape,
+                                  const at::Tensor& grad, const at::Tensor& x,
+                                  const at::Tensor& gamma, const at::Tensor& mean,
+                                  const at::Tensor& rstd) {
   check_same_device(operation, {x, grad, gamma, mean, rstd});
   const DeviceScope scope(operation, x);
   const bool centered = mean.defined();

@@ -9,7 +9,7 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/permutation/launchers.h"
 #include "core/ops/checks.h"
-#include "core/ops/row_exchange_checks.h"
+#include "core/ops/row_exchange.h"
 
 namespace telens::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernels/cuda/words.cuh"
-#include "core/ops/block_scale_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
 

@@ -5,7 +5,7 @@
 #include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/quantize/launchers.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 #include "core/ops/checks.h"
 
 namespace telens::cuda {

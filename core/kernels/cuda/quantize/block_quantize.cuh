@@ -5,7 +5,6 @@
 #include "core/kernels/cuda/quantize/block_lines.cuh"
 #include "core/kernels/cuda/quantize/block_squares.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"
-#include "core/ops/block_scale_formula.h"
 #include "core/ops/scale_formula.h"
 
 namespace telens::cuda {

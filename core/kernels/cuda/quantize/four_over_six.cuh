@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
-#include "core/ops/four_over_six_layout.h"
+#include "core/ops/four_over_six_formula.h"
 
 namespace telens::cuda {
 

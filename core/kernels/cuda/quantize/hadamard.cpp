@@ -4,7 +4,7 @@
 
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/quantize/launchers.h"
-#include "core/ops/block_quantize_checks.h"
+#include "core/ops/block_quantize.h"
 
 namespace telens::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/formats/stochastic_rounding.h"
 #include "core/kernels/cuda/quantize/block_lines.cuh"
 #include "core/kernels/cuda/quantize/block_squares.cuh"
-#include "core/ops/block_scale_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
 

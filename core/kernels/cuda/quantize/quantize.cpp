@@ -8,7 +8,7 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/checks.h"
-#include "core/ops/quantize_checks.h"
+#include "core/ops/quantize.h"
 
 namespace telens::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/quantize/launchers.h"
-#include "core/ops/scaling_checks.h"
+#include "core/ops/scaling.h"
 
 namespace telens::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include "core/kernels/cuda/blocks/block_decode.cuh"
 #include "core/kernels/cuda/statistics/cast_sums.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
-#include "core/ops/block_errors_layout.h"
+#include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {
 

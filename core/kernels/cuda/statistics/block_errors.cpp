@@ -8,9 +8,8 @@
 #include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/ops/block_errors.h"
-#include "core/ops/block_errors_backend.h"
-#include "core/ops/block_errors_layout.h"
-#include "core/ops/statistics_block_casts.h"
+#include "core/ops/statistics.h"
+#include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {
 namespace {

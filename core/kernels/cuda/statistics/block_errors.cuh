@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
-#include "core/ops/block_errors_layout.h"
+#include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {
 

@@ -5,7 +5,7 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/ops/checks.h"
-#include "core/ops/histogram_checks.h"
+#include "core/ops/histogram.h"
 
 namespace telens::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/ops/checks.h"
-#include "core/ops/statistics_checks.h"
+#include "core/ops/statistics.h"
 #include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {

@@ -4,7 +4,7 @@
 #include "core/kernels/cuda/blocks/block_decode.cuh"
 #include "core/kernels/cuda/statistics/cast_sums.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
-#include "core/ops/block_cast_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
 

@@ -1,5 +1,5 @@
 // accumulate_what_if_statistics on CUDA.
-#include "core/ops/statistics_what_if.h"
+#include "core/ops/statistics.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

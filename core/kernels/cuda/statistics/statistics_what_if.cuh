@@ -10,7 +10,7 @@
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_casts.cuh"
 #include "core/kernels/cuda/statistics/statistics_codes.cuh"
-#include "core/ops/block_cast_formula.h"
+#include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
 
