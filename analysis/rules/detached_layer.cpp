@@ -158,6 +158,14 @@ Finding detached_layer_finding(const Facts& facts, const std::vector<const Layer
   return finding;
 }
 
+// Returns true if optimizers were measured and none of them trains the weight of the layer.
+bool is_known_frozen(const Facts& facts, const LayerUse& layer) {
+  Place place = layer.activation->place;
+  place.tensor = TensorName::wgrad;
+  return facts.has("accumulated_norm") && facts.find(place, "accumulated_norm") == nullptr &&
+         facts.find(place, "missing") == nullptr;
+}
+
 // Returns a finding for each iteration in which layers of one rank lost their gradient. `layers`
 // are in forward order.
 std::vector<Finding> find_on_rank(const Facts& facts, const std::vector<const LayerUse*>& layers,
@@ -166,7 +174,8 @@ std::vector<Finding> find_on_rank(const Facts& facts, const std::vector<const La
   std::map<std::int64_t, std::vector<const LayerUse*>> lost;
   for (const LayerUse* each : layers) {
     if (each->is_reached()) reached.push_back(each);
-    if (each->is_lost()) lost[each->without_gradient.front()].push_back(each);
+    const bool never_had_one = each->with_gradient == 0 && is_known_frozen(facts, *each);
+    if (each->is_lost() && !never_had_one) lost[each->without_gradient.front()].push_back(each);
   }
   std::vector<Finding> found;
   if (reached.empty()) return found;

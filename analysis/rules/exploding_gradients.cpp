@@ -83,13 +83,27 @@ bool read_same_input(const std::vector<Series>& inputs, const Place& a, const Pl
   });
 }
 
+// Returns true if the layer shares its input with another layer and its gradient falls by less than
+// a factor of 64: while attention learns, gradients of queries and keys may fall to a twentieth.
+bool may_fall(const PlaceShift& change, const std::vector<Series>& gradients,
+              const std::vector<Series>& inputs) {
+  constexpr double kMaxBits = 6;
+  if (change.shift.bits > 0 || -change.shift.bits >= kMaxBits) return false;
+  return std::ranges::any_of(gradients, [&](const Series& each) {
+    return each.place.rank == change.place.rank && each.place.layer != change.place.layer &&
+           read_same_input(inputs, each.place, change.place);
+  });
+}
+
 std::vector<Finding> find_gradient_shifts(const Facts& facts, std::string_view cause, int sign) {
   const std::vector<Series> gradients = get_gradients(facts);
+  const std::vector<Series> inputs = root_mean_squares(facts, TensorName::activation);
   std::vector<Finding> found;
   for (const auto& group : shifts_together(gradients, sign, kGradientShift)) {
     if (comes_from_loss(group, gradients)) continue;
-    const auto first = std::ranges::find_if_not(
-        group, [&](const PlaceShift& each) { return comes_from_next_layer(each, gradients); });
+    const auto first = std::ranges::find_if_not(group, [&](const PlaceShift& each) {
+      return comes_from_next_layer(each, gradients) || may_fall(each, gradients, inputs);
+    });
     if (first == group.end()) continue;
     const PlaceShift& origin = *first;
     found.push_back({.cause = cause,
@@ -244,7 +258,9 @@ Rule vanishing_gradients() {
           .doc =
               "The gradient of a layer falls to an eighth or less, or to zero, within one "
               "iteration and stays there, or it falls step by step relative to the next layer. If "
-              "several layers qualify, the layer nearest to the loss is the origin.",
+              "several layers qualify, the layer nearest to the loss is the origin. Not reported: "
+              "experts, batches without labels, and a fall by less than a factor of 64 in layers "
+              "that share their input, such as projections to queries and keys.",
           .stage = Stage::propagation,
           .required = {kSizes},
           .optional = {"numel", "mean"},

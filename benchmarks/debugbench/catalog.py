@@ -40,10 +40,11 @@ class Incident:
     what: str
     expected: Expected
     ranks: int = 1
+    moved: bool = False  # to the tuned half, because a rule was changed for it
 
     @property
     def is_blind(self) -> bool:
-        return int(self.source[-1]) % 2 == 1
+        return int(self.source[-1]) % 2 == 1 and not self.moved
 
     @property
     def folder(self) -> str:

@@ -48,7 +48,8 @@ std::string_view get_format(const TensorHandle& tensor) {
   }
 }
 
-void describe(const ObservedOperand& tensor, bool rowwise, std::vector<DumpAttribute>& attributes) {
+void add_operand_attributes(const ObservedOperand& tensor, bool rowwise,
+                            std::vector<DumpAttribute>& attributes) {
   const auto text = [&](const char* name, std::string_view value) {
     attributes.emplace_back(name, std::string(value));
   };
@@ -103,7 +104,7 @@ void PendingDump::add_values(const std::string& path, const TensorHandle& tensor
 
 void PendingDump::add_operand(const std::string& group, std::vector<DumpAttribute> attributes,
                               const ObservedOperand& operand, bool rowwise) {
-  if (operand.is_quantized()) describe(operand, rowwise, attributes);
+  if (operand.is_quantized()) add_operand_attributes(operand, rowwise, attributes);
   dump_.groups.emplace_back(group, std::move(attributes));
   if (!operand.is_quantized()) {
     add_values(group + "/values", operand.plain());

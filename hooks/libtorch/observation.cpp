@@ -35,7 +35,8 @@ std::optional<ObservedRecipe> observe(const Recipe* recipe) {
                         .dequantized_backward = recipe->dequantized_backward};
 }
 
-TensorHandle to_handle(const at::Tensor* tensor) {
+// Returns an undefined handle for nullptr.
+TensorHandle handle_or_empty(const at::Tensor* tensor) {
   return tensor == nullptr ? TensorHandle() : TensorHandle(*tensor);
 }
 
@@ -89,14 +90,14 @@ TensorHandle ObservedQuantizer::scale_for(const TensorHandle& x) const {
 
 ObservedTensor::ObservedTensor(const InspectTensorCall& call)
     : tensor_name(call.tensor_name),
-      tensor(to_handle(call.tensor)),
+      tensor(handle_or_empty(call.tensor)),
       rowwise(ObservedOperand::from(call.rowwise)),
       columnwise(ObservedOperand::from(call.columnwise)),
       quantizer(observe(call.quantizer)),
       parallel_size(call.tensor_parallel.size),
       first_microbatch(call.first_microbatch),
       recipe(observe(call.recipe)),
-      bias(to_handle(call.bias)),
+      bias(handle_or_empty(call.bias)),
       rowwise_modified(call.rowwise_modified),
       columnwise_modified(call.columnwise_modified),
       evaluation(call.evaluation),

@@ -78,7 +78,7 @@ class BoundedStream final : public httplib::Stream {
   // Newer versions of httplib require these functions.
   bool wait_readable() const { return is_readable(); }
   bool wait_writable() const { return is_writable(); }
-  std::time_t duration() const;
+  [[maybe_unused]] std::time_t duration() const;
 
  private:
   using Clock = std::chrono::steady_clock;

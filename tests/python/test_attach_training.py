@@ -190,3 +190,42 @@ def test_casts_are_not_read_while_a_graph_is_traced(monkeypatch):
     assert seen == []
     file.hp_tensor_to_float8_dynamic(torch.ones(1))
     assert len(seen) == 1
+
+
+def test_steps_that_a_scaler_skips_are_iterations(tmp_path, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with telens.watch(model, AMAX, tmp_path):
+        for broken in (False, True, True, False):
+            scaler.scale(model(X).square().mean()).backward()
+            if broken:
+                model.weight.grad.fill_(torch.inf)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert [*scalars(tmp_path, "loss")] == [0, 1, 2, 3]
+    assert scalars(tmp_path, "loss_scale") == {0: 1024, 1: 1024, 2: 512, 3: 256}
+
+
+def train_until_nan(model, check_before_backward):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for factor in (1.0, 1.0, torch.nan):
+        loss = model(X * factor).square().mean()
+        if check_before_backward and loss.isnan():
+            raise ValueError("loss is nan")
+        loss.backward()
+        if loss.isnan():
+            raise ValueError("loss is nan")
+        optimizer.step()
+
+
+@pytest.mark.parametrize("check_before_backward", [False, True])
+def test_the_iteration_that_raises_is_recorded(tmp_path, model, check_before_backward):
+    def train():
+        with telens.watch(model, AMAX, tmp_path):
+            train_until_nan(model, check_before_backward)
+
+    with pytest.raises(ValueError, match="loss is nan"):
+        train()
+    rows = telens.open_run(tmp_path).records(tensor="activation", statistic="cur_amax")
+    assert [*rows["iteration"]] == [0, 1, 2]

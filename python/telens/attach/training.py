@@ -88,6 +88,10 @@ class LossWatch:
         torch.autograd.backward = self._backward
         torch.amp.GradScaler.scale = self._scale
 
+    def has_any(self) -> bool:
+        """Returns True if backward() was called since the last call of take()."""
+        return bool(self._losses) or self._count > 0
+
     def take(self) -> float | None:
         """Returns the loss of the backwards since the last call, None if there were none.
 
@@ -210,7 +214,7 @@ class OptimizerWatch:
     Parameters
     ----------
     on_step
-        called after each step
+        called after each step, also if a GradScaler has skipped it
     guard
         wraps each hook
     every
@@ -241,6 +245,17 @@ class OptimizerWatch:
             register_optimizer_step_pre_hook(guard(self._before)),
             register_optimizer_step_post_hook(guard(self._after)),
         ]
+        step = self._scaler_step = torch.amp.GradScaler.step
+        note = guard(self._note_attempt)
+
+        def watched_step(
+            scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+        ) -> Any:
+            result = step(scaler, optimizer, *args, **kwargs)
+            note(optimizer)
+            return result
+
+        torch.amp.GradScaler.step = watched_step
 
     def add(self, model: torch.nn.Module, layer_of: dict[int, str]) -> None:
         """Measures steps on the parameters of this model, too.
@@ -254,6 +269,12 @@ class OptimizerWatch:
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
+        torch.amp.GradScaler.step = self._scaler_step
+
+    def _note_attempt(self, optimizer: torch.optim.Optimizer) -> None:
+        """Ends the iteration of a step that a GradScaler may have skipped without a hook."""
+        if self._trained(optimizer):
+            self.on_step()
 
     def is_due(self) -> bool:
         """Returns True if the steps of this iteration are measured."""

@@ -87,6 +87,7 @@ class Watch:
         self._region_was_active = False
         self._steps_itself = True
         self._optimizer_stepped = False
+        self._entered = False  # a forward was recorded since the iteration began
         self._losses = LossWatch(self._guard)
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
         self._casts = TorchaoCasts(self._layer_of.get, self._guard)
@@ -231,8 +232,9 @@ class Watch:
         _current = None
         atexit.unregister(self._stop_at_exit)
         self._detach()
-        if self._optimizer_stepped:
-            self._finish(None)
+        failed = self._entered and bool(exits.leaving_exception())
+        if self._optimizer_stepped or self._losses.has_any() or failed:
+            self._finish(None)  # also an iteration that ended before the optimizer's step
         sessions.end_debug()
 
     def _stop_at_exit(self) -> None:
@@ -279,7 +281,7 @@ class Watch:
         self._optimizer_stepped = True
 
     def _finish(self, loss: float | torch.Tensor | None) -> None:
-        self._optimizer_stepped = False
+        self._optimizer_stepped = self._entered = False
         self._guard(record_routing)(self._routers, self._trackers.note)
         self._guard(self._optimizers.end_iteration)()
         seen = self._losses.take()
@@ -308,6 +310,7 @@ class Watch:
         if not (training or torch.is_grad_enabled()) or layer.calls.sleeps(False):
             return None
         if not recomputed:
+            self._entered = True
             layer.calls.begin_forward(under_recipe=False)
             self._note_fp8_region()
         return not recomputed

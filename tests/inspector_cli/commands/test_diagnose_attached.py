@@ -109,3 +109,26 @@ def test_nan_on_all_ranks_is_not_a_mismatch(telens, tmp_path):
     printed = telens("diagnose", tmp_path).stdout
     assert "nonfinite" in printed
     assert "rank_mismatch" not in printed
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_frozen_layers_need_no_gradient(findings, training, trained):
+    for key in [key for key in training.values if key[1:3] == (LAYERS[1], "gradient")]:
+        del training.values[key]
+    for layer in LAYERS:
+        if trained or layer != LAYERS[1]:
+            training.values[0, layer, "wgrad", "accumulated_norm"] = 1.0
+    found = [where(each)[:2] for each in findings(training)]
+    assert found == ([("detached_layer", LAYERS[1])] if trained else [])
+
+
+@pytest.mark.parametrize(("factor", "found"), [(0.1, False), (0.01, True)])
+def test_gradients_of_parallel_projections_may_fall(findings, training, factor, found):
+    for step in range(STEPS):
+        for number, layer in enumerate(PROJECTIONS):
+            training.put(step, layer, "weight", 0.1 + 1e-4 * step)
+            training.put(step, layer, "activation", 1.0)
+            size = factor if number == 0 and step >= 12 else 1
+            training.put(step, layer, "gradient", 1e-3 * size)
+    expected = [("vanishing_gradients", PROJECTIONS[0], "gradient", 12)] if found else []
+    assert [where(each) for each in findings(training)] == expected
