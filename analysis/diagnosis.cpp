@@ -89,7 +89,17 @@ bool is_known_origin(const Finding& origin, const Finding& other) {
   return std::ranges::find(causes, origin.cause) != causes.end();
 }
 
+// Values that are too small, and weights that are not trained, do not become NaN or Inf by that.
+bool cannot_explain(const Finding& origin, const Finding& other) {
+  constexpr std::array<std::string_view, 6> kHarmless{"vanishing_gradients", "underflow",
+                                                      "lost_updates",        "frozen_weight",
+                                                      "detached_layer",      "gradient_noise"};
+  return other.cause == "nonfinite" &&
+         std::ranges::find(kHarmless, origin.cause) != kHarmless.end();
+}
+
 bool may_follow(const Finding& origin, const Finding& other) {
+  if (cannot_explain(origin, other)) return false;
   if (is_same_elsewhere(origin, other) || is_same_by_another_name(origin, other)) return true;
   if (is_known_origin(origin, other)) return earliest(other) >= earliest(origin);
   if (is_other_reading(origin, other)) return false;

@@ -79,7 +79,8 @@ bool read_same_input(const std::vector<Series>& inputs, const Place& a, const Pl
   const auto first = find(a), second = find(b);
   if (first == inputs.end() || second == inputs.end()) return false;
   return std::ranges::equal(first->points, second->points, [](const Point& x, const Point& y) {
-    return x.iteration == y.iteration && x.value == y.value;
+    const bool equal = x.value == y.value || (std::isnan(x.value) && std::isnan(y.value));
+    return x.iteration == y.iteration && equal;
   });
 }
 

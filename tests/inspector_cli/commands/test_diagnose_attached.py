@@ -132,3 +132,11 @@ def test_gradients_of_parallel_projections_may_fall(findings, training, factor, 
             training.put(step, layer, "gradient", 1e-3 * size)
     expected = [("vanishing_gradients", PROJECTIONS[0], "gradient", 12)] if found else []
     assert [where(each) for each in findings(training)] == expected
+
+
+def test_nan_is_not_a_consequence_of_small_gradients(findings, training):
+    training.scale(LAYERS[1], "gradient", 8, 0.01)
+    for step in range(14, STEPS):
+        training.values[step, LAYERS[2], "activation", "nonfinite"] = 1
+    found = [where(each)[:2] for each in findings(training)]
+    assert found == [("vanishing_gradients", LAYERS[1]), ("nonfinite", LAYERS[2])]
