@@ -8,8 +8,10 @@ and ``telens.open_run`` reads a recorded run.
 
 import importlib
 
+from telens import _aliases
 from telens._load import load_extension
 
+_aliases.install()
 load_extension()
 
 from telens._build import VERSION as __version__  # noqa: E402

@@ -1,19 +1,19 @@
-"""Former paths of modules of telens.pytorch, which stay importable."""
+"""Former paths of modules, which stay importable."""
 
 import importlib
 
 import pytest
 
 import telens.pytorch as te
-from telens.pytorch._aliases import FORMER_PATHS
+from telens._aliases import FORMER_PATHS
 
 
 @pytest.mark.parametrize("former", FORMER_PATHS)
 def test_former_path_is_the_present_module(former):
-    if former == "hugging_face_trainer" or FORMER_PATHS[former].startswith("hugging_face."):
+    if FORMER_PATHS[former].startswith("pytorch.hugging_face."):
         pytest.importorskip("transformers")
-    present = importlib.import_module(f"telens.pytorch.{FORMER_PATHS[former]}")
-    assert importlib.import_module(f"telens.pytorch.{former}") is present
+    present = importlib.import_module(f"telens.{FORMER_PATHS[former]}")
+    assert importlib.import_module(f"telens.{former}") is present
     assert present.__spec__.name == present.__name__
 
 

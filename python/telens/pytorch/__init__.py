@@ -3,10 +3,9 @@
 import importlib
 from typing import Any
 
-from telens import common
+from telens import _aliases, common
 from telens._C import DType
 from telens.pytorch import (
-    _aliases,
     attention,
     checkpointing,
     conversion,
@@ -49,8 +48,6 @@ from telens.pytorch.parallel.userbuffers import *  # noqa: F403
 from telens.pytorch.quantization import *  # noqa: F403
 from telens.pytorch.tensor import *  # noqa: F403
 
-_aliases.install()
-
 # Submodules that are imported on first use.
 _LATE = {
     "ops": "telens.pytorch.compat.ops",
@@ -62,7 +59,7 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name in _LATE:
         return importlib.import_module(_LATE[name])
-    if name in _aliases.FORMER_PATHS:
+    if f"pytorch.{name}" in _aliases.FORMER_PATHS:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

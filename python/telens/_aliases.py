@@ -1,0 +1,103 @@
+"""Former paths of modules: importing one returns the module that has its names now."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = ["FORMER_PATHS", "install"]
+
+_ROOT = "telens"
+
+# {former path: present path}, both below telens. Paths of Transformer Engine without a module here
+# are included.
+FORMER_PATHS = {
+    "pytorch.attention.multi_head_attention": "pytorch.modules",
+    "pytorch.captured": "pytorch.graphs.capture",
+    "pytorch.context_batches": "pytorch.parallel.context_batches",
+    "pytorch.context_parallel": "pytorch.parallel.context_parallel",
+    "pytorch.context_places": "pytorch.parallel.context_batches",
+    "pytorch.conversion_notes": "pytorch.conversion",
+    "pytorch.cross_entropy": "pytorch.parallel.cross_entropy",
+    "pytorch.cuda_graphs": "pytorch.graphs.capture",
+    "pytorch.delayed_wgrads": "pytorch.layers.delayed_wgrads",
+    "pytorch.divided_activation": "pytorch.parallel.divided_activation",
+    "pytorch.extra_state": "pytorch.checkpoints.extra_state",
+    "pytorch.fsdp": "pytorch.parallel.fsdp",
+    "pytorch.graph": "pytorch.graphs.callables",
+    "pytorch.graph_capture": "pytorch.graphs.capture",
+    "pytorch.graph_hooks": "pytorch.graphs.options",
+    "pytorch.graph_options": "pytorch.graphs.options",
+    "pytorch.graph_order": "pytorch.graphs.order",
+    "pytorch.graph_pending": "pytorch.graphs.pending",
+    "pytorch.graph_runner": "pytorch.graphs.runner",
+    "pytorch.graph_stream": "pytorch.graphs.pending",
+    "pytorch.graph_warm_up": "pytorch.graphs.warm_up",
+    "pytorch.graph_wgrads": "pytorch.graphs.wgrads",
+    "pytorch.grouped_parameters": "pytorch.layers.grouped_parameters",
+    "pytorch.hugging_face_parts": "pytorch.hugging_face.parts",
+    "pytorch.hugging_face_t5": "pytorch.hugging_face.t5",
+    "pytorch.hugging_face_trainer": "pytorch.hugging_face.trainer",
+    "pytorch.inference_params": "pytorch.layers.inference_params",
+    "pytorch.initialization": "pytorch.layers.initialization",
+    "pytorch.kv_cache": "pytorch.layers.kv_cache",
+    "pytorch.moe_dispatcher": "pytorch.moe.dispatcher",
+    "pytorch.neutral_arguments": "pytorch.layers.arguments",
+    "pytorch.packed_heads": "pytorch.layers.attention_inputs",
+    "pytorch.permutation": "pytorch.moe.permutation",
+    "pytorch.pickle_machine": "pytorch.checkpoints.pickle_machine",
+    "pytorch.positional_arguments": "pytorch.layers.arguments",
+    "pytorch.quantized_tensor": "pytorch.tensor",
+    "pytorch.rms_norm_formula": "pytorch.hugging_face.replaced_modules",
+    "pytorch.rng_tracker": "pytorch.parallel.rng_tracker",
+    "pytorch.rotary": "pytorch.layers.rotary",
+    "pytorch.score_graph": "pytorch.layers.attention_inputs",
+    "pytorch.stored_histories": "pytorch.checkpoints.stored_histories",
+    "pytorch.tensor.float8_blockwise_tensor": "pytorch.tensor",
+    "pytorch.tensor.float8_tensor": "pytorch.tensor",
+    "pytorch.tensor.identity_tensor": "pytorch.tensor",
+    "pytorch.tensor.mxfp8_tensor": "pytorch.tensor",
+    "pytorch.tensor.nvfp4_tensor": "pytorch.tensor",
+    "pytorch.tensor.quantized_tensor": "pytorch.tensor",
+    "pytorch.transformer": "pytorch.modules",
+    "pytorch.transformer_engine_export": "pytorch.checkpoints.transformer_engine_export",
+    "pytorch.transformer_engine_pickle": "pytorch.checkpoints.transformer_engine_pickle",
+    "pytorch.transformer_engine_state": "pytorch.checkpoints.transformer_engine_state",
+    "pytorch.transformers_conv1d": "pytorch.hugging_face.replaced_modules",
+    "pytorch.userbuffers": "pytorch.parallel.userbuffers",
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a former path, and loads the module at its present path in its place."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        root, _, name = fullname.partition(f"{_ROOT}.")
+        if root or name not in FORMER_PATHS:
+            return None
+        present = importlib.util.find_spec(f"{_ROOT}.{FORMER_PATHS[name]}")
+        return importlib.machinery.ModuleSpec(fullname, self, origin=present.origin)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        name = spec.name.removeprefix(f"{_ROOT}.")
+        module = importlib.import_module(f"{_ROOT}.{FORMER_PATHS[name]}")
+        # The import system writes the alias's spec into the module.
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        alias = module.__spec__
+        module.__spec__ = alias.loader_state
+
+
+def install() -> None:
+    """Makes the former paths importable."""
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.append(_Finder())
