@@ -50,7 +50,7 @@ at::Tensor get_tensor(std::span<const double> sums) {
 }
 
 // Adapts a Python class to the C++ interface. It calls a
-// telens.debug.statistic_caller.StatisticCaller, which converts the results to tensors. The engine
+// telens.debug.feature_caller.StatisticCaller, which converts the results to tensors. The engine
 // calls it from autograd's threads and from step(), without the GIL and without a lock that a
 // thread with the GIL might wait for.
 class PythonStatistic final : public StatisticDefinition {

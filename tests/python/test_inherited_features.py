@@ -8,14 +8,17 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling, NVFP4BlockScaling
-from telens.debug.features.disable_fp8_layer import DisableFP8Layer
-from telens.debug.features.disable_quantization_gemm import DisableQuantizationGEMM
-from telens.debug.features.dump_tensors import DumpTensors
-from telens.debug.features.fake_quant import FakeQuant, fake_quantize
-from telens.debug.features.log_fp8_tensor_stats import LogFp8TensorStats
-from telens.debug.features.log_nvfp4_tensor_stats import LogNvfp4TensorStats
-from telens.debug.features.log_tensor_stats import LogTensorStats
-from telens.debug.features.per_tensor_scaling import PerTensorScaling
+from telens.debug.features.inheritable import (
+    DisableFP8Layer,
+    DisableQuantizationGEMM,
+    DumpTensors,
+    FakeQuant,
+    LogFp8TensorStats,
+    LogNvfp4TensorStats,
+    LogTensorStats,
+    PerTensorScaling,
+    fake_quantize,
+)
 from telens.debug.registry import api_method
 
 

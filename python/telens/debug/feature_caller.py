@@ -1,16 +1,119 @@
-"""Calls a feature class for the C++ session."""
+"""Calls feature classes and statistic classes for the C++ session, and checks their answers."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Callable
+import operator
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from telens import _C
-from telens.debug.feature_checks import checked_answer
+from telens.debug.arguments import nearest
 from telens.debug.features.api import TEConfigAPIMapper
-from telens.debug.offered_statistics import offered
+
+__all__: list[str] = []
+
+
+class _Offered(threading.local):
+    statistics: Any = None
+
+
+# The statistics of the tensor that is being passed to a feature class on this thread.
+offered_here = _Offered()
+
+
+@contextlib.contextmanager
+def offered(statistics: Any) -> Iterator[None]:
+    """Makes ``LogsStatistics.inspect_tensor`` use these statistics inside the block."""
+    before, offered_here.statistics = offered_here.statistics, statistics
+    try:
+        yield
+    finally:
+        offered_here.statistics = before
+
+
+# Calls and the routing calls that enable them.
+_SWITCHED_BY = {
+    "modify_tensor": "modify_tensor_enabled",
+    "inspect_tensor": "inspect_tensor_enabled",
+    "inspect_tensor_postquantize": "inspect_tensor_postquantize_enabled",
+}
+_LAYER_CALLS = ("fp8_gemm_enabled", *_SWITCHED_BY, *_SWITCHED_BY.values())
+# These have @api_method in nvdlfw_inspect's features, which users copy and inherit. Scripts call
+# the first one; the second one is never called.
+_OTHER_CALLS = ("log_tensor_stats", "fp8_gemm")
+# Namespaces whose features are called only by layers.
+_LAYER_NAMESPACES = ("transformer_engine", "telens")
+
+
+def build(registered: type, owner: str) -> Any:
+    """Returns an instance. An exception of the constructor becomes an error that names class and
+    file."""
+    try:
+        return registered()
+    except Exception as error:
+        raise _C.UsageError(
+            f"{owner} ({_file_of(registered)}): a registered class is built without arguments, and "
+            f"its constructor raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def warn_of_calls_that_never_come(feature_class: type, namespace: str, calls: list[str]) -> None:
+    """Warns about methods with ``@api_method`` that no layer calls, and about incomplete pairs."""
+    name = feature_class.__name__
+    for call in calls:
+        hint = nearest(call, _LAYER_CALLS)
+        known = call in _LAYER_CALLS or call in _OTHER_CALLS
+        if not known and (hint or namespace in _LAYER_NAMESPACES):
+            _warn(f"{name}: no layer calls '{call}', which has @api_method{hint}")
+    for call, switch in _SWITCHED_BY.items():
+        if call in calls and switch not in calls:
+            _warn(f"{name}: {call} is never called without {switch}; add it with @api_method")
+        if switch in calls and call not in calls:
+            _warn(f"{name}: {switch} has no {call} to switch on; add it with @api_method")
+
+
+def checked_answer(answer: Any, feature_class: type, call: str) -> bool | tuple[bool, int | None]:
+    """Checks the answer of a routing call: a bool, or (bool, next iteration or None) as tuple or
+    list."""
+    pair = tuple(answer) if isinstance(answer, tuple | list) else (answer, None)
+    if len(pair) == 2 and _is_truth(pair[0]):
+        if not isinstance(answer, tuple | list):
+            return bool(answer)
+        if pair[1] is None:
+            return bool(pair[0]), None
+        try:
+            return bool(pair[0]), operator.index(pair[1])
+        except TypeError:
+            pass
+    raise _C.UsageError(
+        f"{feature_class.__name__}: {call} answered {answer!r}; expected a bool, or a pair of a "
+        f"bool and the next iteration to query (None for never)"
+    )
+
+
+def _is_truth(value: Any) -> bool:
+    # numpy's and torch's booleans count too.
+    return isinstance(value.item() if hasattr(value, "item") else value, bool)
+
+
+def _file_of(registered: type) -> str:
+    try:
+        return inspect.getfile(registered)
+    except (OSError, TypeError):  # defined in an interactive session
+        return "no file"
+
+
+def _warn(message: str) -> None:
+    # Points to the line of the class: skips this frame, the check, register() and its decorator.
+    warnings.warn(message, UserWarning, stacklevel=4)
+
 
 # Calls that are configured per GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
@@ -31,7 +134,7 @@ class FeatureCaller:
         self._names_statistics = "inspect_tensor" in self._keywords and (
             "statistics" in inspect.signature(feature.inspect_tensor).parameters
         )
-        # Classes that inherit from features.wanted_statistics read them in the base method.
+        # Classes that inherit from LogsStatistics read them in the base method.
         self.asks_for_statistics = self._names_statistics or (
             "inspect_tensor" in self._keywords and getattr(feature, "reads_statistics", False)
         )
@@ -206,3 +309,32 @@ def _declared_keywords(function: Callable) -> set[str] | None:
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return {parameter.name for parameter in parameters}
+
+
+class StatisticCaller:
+    """Converts the results of the class to FP64 tensors of ``size`` values."""
+
+    def __init__(self, statistic: Any) -> None:
+        self._statistic = statistic
+        self._size = statistic.size
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor's sums, on the device of the class's result."""
+        return self._sums("add", self._statistic.add(tensor))
+
+    def merge(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Returns the merged sums on the host."""
+        return self._sums("merge", self._statistic.merge(a, b)).cpu()
+
+    def finish(self, sums: torch.Tensor) -> float:
+        """Returns the value of the sums."""
+        return float(self._statistic.finish(sums))
+
+    def _sums(self, method: str, returned: Any) -> torch.Tensor:
+        sums = torch.as_tensor(returned, dtype=torch.float64)
+        if sums.numel() != self._size:
+            raise ValueError(
+                f"{method} returned {sums.numel()} values, and size is {self._size}; return as "
+                "many as that"
+            )
+        return sums.flatten()

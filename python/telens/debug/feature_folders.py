@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from telens import _C
-from telens._ranks import rank
 from telens.debug import arguments
 from telens.debug.printing import printable
+from telens.debug.ranks import rank
 
 __all__ = ["folders_of", "run_feature_files"]
 

@@ -6,7 +6,8 @@ import gc
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +15,40 @@ import torch
 from telens import _C
 from telens.debug import model_state
 from telens.debug.arguments import refusal
-from telens.debug.layer_trees import TREES, LayerTree
+from telens.pytorch.module import Module
 
 __all__ = ["infer_and_assign_layer_names"]
+
+
+@dataclass(frozen=True)
+class LayerTree:
+    """The layer classes of a framework. Its layers have ``named_children()``."""
+
+    layer: type  # base class of the layers
+    layer_name: str  # the name that users write
+    layer_list: type  # children are numbered
+    own_layer: type  # layers of this package: named by set_debug_name
+    name_attribute: str  # where others get their name
+    is_linear: Callable[[Any], bool]  # returns whether a layer of another library is linear
+
+
+def _is_linear_of_torch(module: torch.nn.Module) -> bool:
+    names = (type(module).__module__, type(module).__name__)
+    is_conv1d = names == ("transformers.pytorch_utils", "Conv1D")
+    return isinstance(module, torch.nn.Linear) or is_conv1d
+
+
+# telens.paddle adds Paddle's.
+TREES = [
+    LayerTree(
+        layer=torch.nn.Module,
+        layer_name="torch.nn.Module",
+        layer_list=torch.nn.ModuleList,
+        own_layer=Module,
+        name_attribute="name",
+        is_linear=_is_linear_of_torch,
+    )
+]
 
 
 def infer_and_assign_layer_names(

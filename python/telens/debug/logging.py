@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from telens import _C
 from telens._names import rejects_bools
-from telens._ranks import rank
 from telens.debug import arguments
+from telens.debug.ranks import rank
 
 # The names of nvdlfw_inspect.logging that its scripts import. Its other names are below, too.
 __all__ = ["BaseLogger", "MetricLogger", "get_logger", "wrap_tensorboard_writer"]

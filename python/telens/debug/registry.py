@@ -20,11 +20,15 @@ from typing import Any
 
 from telens import _C
 from telens.debug.base import BaseNamespaceAPI
-from telens.debug.feature_caller import FeatureCaller, calls_of
-from telens.debug.feature_checks import build, warn_of_calls_that_never_come
+from telens.debug.feature_caller import (
+    FeatureCaller,
+    StatisticCaller,
+    build,
+    calls_of,
+    warn_of_calls_that_never_come,
+)
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.parameters import ConfigCheck, Parameter, described
-from telens.debug.statistic_caller import StatisticCaller
 
 __all__ = ["Registry", "api_method"]
 

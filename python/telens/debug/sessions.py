@@ -20,11 +20,11 @@ from telens._names import rejects_bools
 from telens.debug import arguments, exits, layer_names, model_state, ranks
 from telens.debug import logging as loggers
 from telens.debug.calls import LayerCalls
+from telens.debug.configuration import check_loggers, options_of
 from telens.debug.feature_folders import run_feature_files
 from telens.debug.logging import get_logger
 from telens.debug.printing import printable
 from telens.debug.registry import Registry, take_registered
-from telens.debug.session_options import check_loggers, options_of
 
 __all__ = [
     "check_collective",

@@ -8,7 +8,6 @@ from telens.paddle._version import check_paddle
 
 check_paddle()
 
-from telens.paddle import layer_trees  # noqa: E402, F401 (telens.debug finds layers by it)
 from telens.paddle.dot_product_attention import DotProductAttention  # noqa: E402
 from telens.paddle.fp8 import fp8_autocast  # noqa: E402
 from telens.paddle.fused_scale_mask_softmax import FusedScaleMaskSoftmax  # noqa: E402

@@ -5,22 +5,29 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import paddle
 import paddle.nn.functional as F
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from telens import _C
 from telens._names import among
-from telens.paddle.arguments import check_bias, check_group, check_tensors
+from telens.paddle.arguments import (
+    check_bias,
+    check_group,
+    check_optional_sizes,
+    check_probabilities,
+    check_sizes,
+    check_tensors,
+)
 from telens.paddle.core_module import CoreModule, autocast_dtype, view_in_torch
 from telens.paddle.fused_scale_mask_softmax import MASK_TYPES, FusedScaleMaskSoftmax
 from telens.paddle.layer import check_backend
-from telens.paddle.layer_options import check_optional_sizes, check_probabilities, check_sizes
-from telens.paddle.random_state import torch_draws_from_paddle
 
-__all__ = ["DotProductAttention"]
+__all__ = ["DotProductAttention", "torch_draws_from_paddle"]
 
 
 class DotProductAttention(paddle.nn.Layer):
@@ -186,3 +193,24 @@ def _check_mask_shape(mask: paddle.Tensor, query: paddle.Tensor, key: paddle.Ten
             f"broadcasts to [batch, heads, seq_q, seq_kv], here {full}; turn a mask of padded "
             f"keys, [batch, seq_kv], into one by unsqueeze([1, 2])"
         )
+
+
+_SEEDS = 2**31 - 1  # Paddle draws an int32
+
+
+@contextlib.contextmanager
+def torch_draws_from_paddle(active: bool) -> Iterator[None]:
+    """Seeds LibTorch's generator inside the block by a draw from Paddle's; restores it afterwards.
+
+    So ``paddle.seed``, fleet's tracker of random states and recomputation control dropout as in
+    Paddle's own layers.
+    """
+    if not active:
+        yield
+        return
+    with paddle.no_grad():
+        seed = int(paddle.randint(0, _SEEDS, [1]).item())
+    used = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=used):
+        torch.manual_seed(seed)
+        yield

@@ -14,7 +14,7 @@ from telens._names import refusal
 from telens.common.field_types import is_boolean
 from telens.common.recipe import Recipe
 from telens.paddle.arguments import check_group, type_name
-from telens.paddle.process_group import to_torch_group
+from telens.paddle.collectives import to_torch_group
 from telens.pytorch.quantization import autocast
 
 __all__ = ["fp8_autocast"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from paddle.nn.initializer import Constant
 
 from telens import _C
 from telens._names import among, refusal
+from telens.debug.layer_names import TREES, LayerTree
 from telens.paddle.core_module import TENSORS, CoreModule
 
-__all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend"]
+__all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend", "default_dtype"]
 
 BACKENDS = ["transformer_engine", "paddle"]
 # The key of amax histories and scales in a state_dict, as in Transformer Engine.
@@ -26,6 +28,28 @@ _PYTORCH_ADVICE = re.compile(r"(?:[:;]|, or) load [^:;]*$")
 def check_backend(owner: str, backend: str) -> str:
     """Returns the backend if it is one of ``BACKENDS``. Raises UsageError otherwise."""
     return among(owner, "backend", backend, BACKENDS)
+
+
+@contextlib.contextmanager
+def default_dtype(owner: str, dtype: paddle.dtype | str | None) -> Iterator[None]:
+    """Parameters created inside have this dtype; None keeps Paddle's default.
+
+    Raises UsageError, which names the owner's ``params_dtype``, if Paddle does not support
+    parameters of it.
+    """
+    if dtype is None:
+        yield
+        return
+    former = paddle.get_default_dtype()
+    try:
+        paddle.set_default_dtype(dtype)
+    except TypeError:
+        expected = "None or one of paddle's float16, bfloat16, float32 and float64"
+        raise refusal(owner, "params_dtype", expected, dtype) from None
+    try:
+        yield
+    finally:
+        paddle.set_default_dtype(former)
 
 
 class Layer(paddle.nn.Layer):
@@ -194,3 +218,16 @@ class _StateSlot:
                 f"{owner}: {self.name} cannot be set: {reason}; to begin with fresh scales remove "
                 "it from the state_dict"
             ) from None
+
+
+# Lets telens.debug name these layers. Paddle's own layers pass their attribute `name` to operators.
+TREES.append(
+    LayerTree(
+        layer=paddle.nn.Layer,
+        layer_name="paddle.nn.Layer",
+        layer_list=paddle.nn.LayerList,
+        own_layer=Layer,
+        name_attribute="_telens_name",
+        is_linear=lambda layer: isinstance(layer, paddle.nn.Linear),
+    )
+)

@@ -8,8 +8,8 @@ import paddle
 import paddle.nn.functional as F
 
 from telens.paddle import collectives, tensor_parallel
-from telens.paddle.layer_options import check_attributes, check_epsilon, check_sizes
-from telens.paddle.normalized_layer import NormalizedLayer
+from telens.paddle.arguments import check_attributes, check_epsilon, check_sizes
+from telens.paddle.layer_norm import NormalizedLayer
 from telens.paddle.paddle_operators import (
     ACTIVATIONS,
     GATED_ACTIVATIONS,

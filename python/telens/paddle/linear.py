@@ -8,8 +8,8 @@ import paddle
 import paddle.nn.functional as F
 
 from telens.paddle import tensor_parallel
+from telens.paddle.arguments import check_attributes, check_sizes
 from telens.paddle.layer import Layer
-from telens.paddle.layer_options import check_attributes, check_sizes
 
 __all__ = ["Linear"]
 

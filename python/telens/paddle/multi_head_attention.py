@@ -9,18 +9,18 @@ import paddle
 from telens import _C
 from telens._names import among
 from telens.paddle import tensor_parallel
-from telens.paddle.arguments import check_bias, check_hidden_states
-from telens.paddle.default_dtype import default_dtype
-from telens.paddle.dot_product_attention import DotProductAttention
-from telens.paddle.layer import check_backend
-from telens.paddle.layer_norm_linear import LayerNormLinear
-from telens.paddle.layer_options import (
+from telens.paddle.arguments import (
     check_attributes,
+    check_bias,
     check_epsilon,
+    check_hidden_states,
     check_optional_sizes,
     check_probabilities,
     check_sizes,
 )
+from telens.paddle.dot_product_attention import DotProductAttention
+from telens.paddle.layer import check_backend, default_dtype
+from telens.paddle.layer_norm_linear import LayerNormLinear
 from telens.paddle.linear import Linear
 from telens.paddle.recomputation import recompute
 from telens.paddle.rotary import rotate

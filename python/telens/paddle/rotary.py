@@ -8,8 +8,8 @@ import paddle
 
 from telens import _C
 from telens._names import refusal
+from telens.paddle.arguments import check_sizes
 from telens.paddle.core_module import TENSORS
-from telens.paddle.layer_options import check_sizes
 
 __all__ = ["RotaryPositionEmbedding", "rotate"]
 

@@ -15,7 +15,7 @@ from telens import _C
 from telens._names import among
 from telens.paddle import collectives
 from telens.paddle.arguments import check_group
-from telens.paddle.process_group import to_torch_group
+from telens.paddle.collectives import to_torch_group
 
 __all__ = ["LinearParallel", "divide", "random_state", "settle_group"]
 

@@ -10,17 +10,18 @@ import paddle.nn.functional as F
 
 from telens._names import among
 from telens.paddle import tensor_parallel
-from telens.paddle.arguments import check_bias, check_hidden_states
-from telens.paddle.default_dtype import default_dtype
-from telens.paddle.layer_norm import LayerNorm
-from telens.paddle.layer_norm_mlp import LayerNormMLP
-from telens.paddle.layer_options import (
+from telens.paddle.arguments import (
     check_attributes,
+    check_bias,
     check_epsilon,
+    check_hidden_states,
     check_optional_sizes,
     check_probabilities,
     check_sizes,
 )
+from telens.paddle.layer import default_dtype
+from telens.paddle.layer_norm import LayerNorm
+from telens.paddle.layer_norm_mlp import LayerNormMLP
 from telens.paddle.multi_head_attention import MultiHeadAttention
 
 __all__ = ["TransformerLayer"]

@@ -41,7 +41,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.debug.features": ("telens.debug.features",),
     "transformer_engine.debug.features.api": ("telens.debug.features.api",),
     **{
-        f"transformer_engine.debug.features.{each}": (f"{_API}.features.{each}",)
+        f"transformer_engine.debug.features.{each}": (f"{_API}.features.inheritable",)
         for each in _FEATURES
     },
     "transformer_engine.debug.features.utils": ("telens.debug.features.utils",),
