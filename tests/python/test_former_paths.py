@@ -7,11 +7,19 @@ import pytest
 import telens.pytorch as te
 from telens._aliases import FORMER_PATHS
 
+# Libraries that the modules below a path import.
+NEEDED = {
+    "paddle.": "paddle",
+    "pytorch.hugging_face.": "transformers",
+    "te_features.": "nvdlfw_inspect",
+}
+
 
 @pytest.mark.parametrize("former", FORMER_PATHS)
 def test_former_path_is_the_present_module(former):
-    if FORMER_PATHS[former].startswith("pytorch.hugging_face."):
-        pytest.importorskip("transformers")
+    for folder, needed in NEEDED.items():
+        if FORMER_PATHS[former].startswith(folder):
+            pytest.importorskip(needed)
     present = importlib.import_module(f"telens.{FORMER_PATHS[former]}")
     assert importlib.import_module(f"telens.{former}") is present
     assert present.__spec__.name == present.__name__

@@ -11,11 +11,12 @@ from typing import Any
 from telens import _C
 from telens._names import names_fields
 from telens.common.field_types import check_fields
-from telens.common.recipe_base import Format, Recipe
-from telens.common.recipe_parameters import (
+from telens.common.recipe_base import (
     SPLIT_ACCUMULATOR,
+    Format,
     MMParams,
     QParams,
+    Recipe,
     check_gemm_parameters,
     check_unsupported,
     fill_quantization,

@@ -10,8 +10,7 @@ from typing import Any
 from telens import _C
 from telens._names import names_fields
 from telens.common.field_types import check_fields
-from telens.common.recipe_base import Format, Recipe
-from telens.common.recipe_parameters import check_unsupported, linear_precision
+from telens.common.recipe_base import Format, Recipe, check_unsupported, linear_precision
 
 __all__: list[str] = []
 

@@ -19,12 +19,14 @@ from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, N
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
 # The last name is for old pickles, which refer to it here.
-from telens.common.recipe_base import Format, Recipe, _LargestValues  # noqa: F401
-from telens.common.recipe_parameters import (
+from telens.common.recipe_base import (  # noqa: F401
     ANY_ACCUMULATOR,
     SPLIT_ACCUMULATOR,
+    Format,
     MMParams,
     QParams,
+    Recipe,
+    _LargestValues,
     check_gemm_parameters,
     fill_quantization,
     fp8_arguments,

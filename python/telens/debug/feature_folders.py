@@ -11,7 +11,7 @@ from typing import Any
 
 from telens import _C
 from telens.debug import arguments
-from telens.debug.printing import printable
+from telens.debug.logging import printable
 from telens.debug.ranks import rank
 
 __all__ = ["folders_of", "run_feature_files"]

@@ -230,3 +230,8 @@ def __getattr__(name: str) -> Any:
     if name == "LOGGER":  # None outside of a session
         return get_logger() if _C.debug.is_initialized() else None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def printable(text: str) -> str:
+    """Returns the text on one line with control and bidirectional characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -11,7 +11,7 @@ from telens import _C
 from telens._names import rejects_bools
 from telens.debug import arguments
 from telens.debug.configuration import source_of
-from telens.debug.printing import printable
+from telens.debug.logging import printable
 
 if TYPE_CHECKING:
     import pandas

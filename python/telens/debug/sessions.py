@@ -22,8 +22,7 @@ from telens.debug import logging as loggers
 from telens.debug.calls import LayerCalls
 from telens.debug.configuration import check_loggers, options_of
 from telens.debug.feature_folders import run_feature_files
-from telens.debug.logging import get_logger
-from telens.debug.printing import printable
+from telens.debug.logging import get_logger, printable
 from telens.debug.registry import Registry, take_registered
 
 __all__ = [

@@ -16,7 +16,7 @@ import torch
 
 from telens import _C
 from telens.common.recipe import Recipe
-from telens.pytorch.recipes_in_use import recipe_of
+from telens.pytorch.quantization import recipe_of
 
 __all__ = ["DIRECTIONS", "RecipeState", "fp8_meta_of", "quantizers_of"]
 

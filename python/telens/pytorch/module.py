@@ -7,15 +7,14 @@ import copy
 import functools
 import inspect
 import warnings
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
 from telens import _C
-from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpointing import checkpoint
 from telens.pytorch.checkpoints.extra_state import EXTRA_STATE, WithExtraState
-from telens.pytorch.compat.heads_of_rank import heads_of_rank, note_all_heads
 from telens.pytorch.layers.arguments import (
     NeutralArgument,
     check_constructor_positions,
@@ -23,6 +22,8 @@ from telens.pytorch.layers.arguments import (
     constructor_positions,
     forward_arguments,
     forward_positions,
+    heads_of_rank,
+    note_all_heads,
     take,
     without_aliases,
 )
@@ -39,6 +40,37 @@ from telens.pytorch.parallel.context_parallel import (
 )
 from telens.pytorch.parallel.rng_tracker import apply_seed, fork_dropout, fork_of
 from telens.pytorch.tensor import initial_parameter
+
+F = TypeVar("F", bound=Callable)
+
+REASON = (
+    "TELens modules run in C++ as in eager mode, so that a compiled model computes the same bits; "
+    "they break the graph, so compile without fullgraph=True"
+)
+
+
+def mark_graph_break(function: F) -> F:
+    """Like ``torch.compiler.disable(function, reason=...)``, at no cost per call.
+
+    The public decorator wraps the function, which takes longer than a small layer and imports the
+    compiler. Here the same two marks are set on the function itself: for Dynamo when it traces a
+    caller, and for its frame evaluation when the function runs inside a compiled program. A torch
+    version without the second mark uses the wrapper.
+    """
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:
+        return torch.compiler.disable(function, reason=REASON)
+    skip_all = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    set_code_exec_strategy(function.__code__, skip_all)
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = REASON
+    return function
+
 
 _SCORE_MOD = frozenset(ARGUMENTS)
 # Options that place parameters; later the parameters themselves have a device and a dtype.

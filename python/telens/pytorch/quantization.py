@@ -1,19 +1,30 @@
-"""The autocast region and the state that it sets."""
+"""The autocast region, the state that it sets, and the recipes in use."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
 from telens import _C
-from telens.common.recipe import DelayedScaling, QuantizerRole, Recipe
+from telens._names import names_fields
+from telens.common.custom_recipe import QuantizerRequest
+from telens.common.recipe import (
+    AmaxFunction,
+    DelayedScaling,
+    Format,
+    QuantizerRole,
+    Recipe,
+    ScaleFunction,
+)
 from telens.pytorch import availability
 from telens.pytorch.availability import *  # noqa: F403
 from telens.pytorch.compat.missing import missing_function
-from telens.pytorch.quantizer_requests import DelayedScalingRequest, QuantizerRequest
-from telens.pytorch.recipes_in_use import remember, running
 from telens.pytorch.tensor import model_init
 
 __all__ = [
@@ -27,6 +38,60 @@ __all__ = [
     "get_default_recipe",
     *availability.__all__,
 ]
+
+
+@names_fields
+@dataclass(frozen=True)
+class DelayedScalingRequest(QuantizerRequest):
+    """Delayed scaling of a tensor, with a history and a scale that the layer keeps.
+
+    They are slots of the layer's ``fp8_meta`` and ``_extra_state``, and are updated and reduced
+    together with other layers', as under ``DelayedScaling``, which has the same arguments. All
+    requests for the tensors of a layer must be equal, and all requests of a recipe must have the
+    same ``amax_history_len``; otherwise UsageError.
+    """
+
+    fp8_format: Format = Format.HYBRID
+    margin: int = 0
+    amax_history_len: int = 1024
+    amax_compute_algo: Literal["max", "most_recent"] | AmaxFunction = "max"
+    scaling_factor_compute_algo: ScaleFunction | None = None
+    reduce_amax: bool = True
+
+    def _recipe(self) -> DelayedScaling:
+        return DelayedScaling(
+            fp8_format=self.fp8_format,
+            margin=self.margin,
+            amax_history_len=self.amax_history_len,
+            amax_compute_algo=self.amax_compute_algo,
+            scaling_factor_compute_algo=self.scaling_factor_compute_algo,
+            reduce_amax=self.reduce_amax,
+        )
+
+
+class _Running(threading.local):
+    """The autocast regions of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.regions: list[tuple[Recipe, torch.distributed.ProcessGroup | None, bool]] = []
+
+
+running = _Running()
+
+# Equal recipes share one C++ recipe; the newest stands for all. A custom recipe owns its C++
+# recipe: a strong reference would keep both for ever.
+_python_recipes: WeakKeyDictionary[_C.Recipe, Callable[[], Recipe | None]] = WeakKeyDictionary()
+
+
+def remember(recipe: Recipe, native: _C.Recipe) -> None:
+    """Stores that the C++ recipe was built from this one."""
+    _python_recipes[native] = ref(recipe) if recipe.custom() else lambda: recipe
+
+
+def recipe_of(native: _C.Recipe | None) -> Recipe | None:
+    """Returns the recipe that an autocast was given; None if it no longer exists."""
+    known = None if native is None else _python_recipes.get(native)
+    return None if known is None else known()
 
 
 def get_default_recipe() -> Recipe:

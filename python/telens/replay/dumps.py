@@ -9,7 +9,6 @@ import h5py
 import torch
 
 from telens import RecordError, UsageError
-from telens.replay import own_rows
 from telens.replay.checked_hdf5 import PLAIN, attribute, opened, read_matrix, read_tensor
 from telens.replay.found import TENSORS, Found
 from telens.replay.gemm_error import HADAMARD_SIZE, Cast
@@ -164,7 +163,7 @@ def _operand(
 
 def _checked(dump: Dump) -> Dump:
     """Returns the dump after checking that its shapes form a product."""
-    dump = own_rows.take(dump)
+    dump = take_own_rows(dump)
     a, b = (operand.cast.codes.shape for operand in dump.operands)
     depths = [
         operand.cast.codes.shape[1] * (2 if operand.cast.format == "E2M1" else 1)
@@ -259,3 +258,48 @@ def _read_tensors(found: Found) -> Dump:
 def read(found: Found) -> Dump:
     """Reads the dump. Raises RecordError that names the file and the problem."""
     return _read_gemm(found) if "gemm" in found.files else _read_tensors(found)
+
+
+def _rows(cast: Cast, first: int, count: int) -> Cast:
+    height, length = cast.block
+    scales, tensor_scale = cast.scales, cast.tensor_scale
+    if length:
+        scales = scales[first // height : -(-(first + count) // height)]
+    if tensor_scale is not None and tensor_scale.numel() > 1:
+        tensor_scale = tensor_scale[first : first + count]
+    codes = cast.codes[first : first + count]
+    return dataclasses.replace(cast, codes=codes, scales=scales, tensor_scale=tensor_scale)
+
+
+def take_own_rows(dump: Dump) -> Dump:
+    """Returns the dump with result and left operand cut to this rank's rows.
+
+    Raises UsageError for a wgrad, which sums over the rows of every rank, and RecordError for
+    missing rows.
+    """
+    if all(operand.first_row is None for operand in dump.operands):
+        return dump
+    left = dump.operands[0]
+    if dump.gemm == "wgrad" or left.first_row is None:
+        name = next(each.name for each in dump.operands if each.first_row is not None)
+        raise UsageError(
+            f"{dump.path}: {dump.gemm} sums over the rows of every rank (sequence_parallel), but "
+            f"the dump has only this rank's rows of the {name} in high precision; replay fprop or "
+            f"dgrad, or dump "
+            "the layer without sequence_parallel"
+        )
+    first, rows = left.first_row, left.cast.codes.shape[0]
+    own = rows if left.original is None else left.original.shape[0]
+    is_whole = rows > own
+    height = left.cast.block[0] if left.cast.block[1] else 1
+    cuts = is_whole and (first % height or own % height)
+    last = first + own
+    if first < 0 or last > dump.result.shape[0] or (is_whole and last > rows) or cuts:
+        raise RecordError(
+            f"{dump.path}: the {left.name} of this rank has {own} rows from row {first} on, which "
+            f"do not fit a result of {dump.result.shape[0]} rows"
+        )
+    if is_whole:
+        left.cast = _rows(left.cast, first, own)
+    dump.result = dump.result[first:last]
+    return dump

@@ -22,8 +22,7 @@ from telens.debug import layer_names
 from telens.pytorch import checkpointing
 from telens.pytorch.conversion import convert
 from telens.pytorch.module import Module
-from telens.pytorch.quantization import autocast
-from telens.pytorch.recipes_in_use import running
+from telens.pytorch.quantization import autocast, running
 
 __all__ = ["RECIPES", "converting", "recipe_named"]
 

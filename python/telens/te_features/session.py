@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Callable
@@ -27,9 +28,64 @@ from telens.te_features.configuration import (
     session_config,
 )
 from telens.te_features.operands import operand_of, precision_of, quantizer_of
-from telens.te_features.precision import PrecisionWatch
 
-__all__ = ["Session", "Shown", "current", "end", "step"]
+__all__ = ["PrecisionWatch", "Session", "Shown", "current", "end", "step"]
+
+# The GEMMs that read the rowwise and the columnwise copy of a tensor.
+_GEMMS = {
+    "activation": ("fprop", "wgrad"),
+    "weight": ("fprop", "dgrad"),
+    "gradient": ("dgrad", "wgrad"),
+}
+# The smallest element of a high-precision operand.
+_HIGH_PRECISION_BITS = 16
+
+_Precision = tuple[str, int]  # words, bits of an element
+
+
+class PrecisionWatch:
+    """Records the precision of operands, and reports each one in the log when it changes.
+
+    The run file's ledger also lists kernels and is therefore written by TELens' own modules only:
+    Transformer Engine does not show its GEMMs to features.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, str], tuple[int, _Precision]] = {}
+
+    def note(
+        self,
+        layer: str,
+        tensor_name: str,
+        rowwise: _Precision | None,
+        columnwise: _Precision | None,
+        is_quantized: bool,
+        iteration: int,
+    ) -> None:
+        """Records a tensor's two operands.
+
+        ``is_quantized``: the recipe quantizes the tensor. None: a copy of an unknown class.
+        """
+        copies = (rowwise, columnwise)
+        for gemm, precision in zip(_GEMMS[tensor_name], copies, strict=True):
+            if precision is None:
+                continue
+            words, bits = precision
+            key = (layer, gemm, tensor_name)
+            last_iteration, last = self._last.get(key, (None, None))
+            self._last[key] = (iteration, precision)
+            if last == precision and last_iteration == iteration:  # another micro-batch
+                continue
+            _C.log_scalar(f"{layer}_{tensor_name}_bits_in_{gemm}", bits, iteration)
+            if last == precision:
+                continue
+            fell_back = is_quantized and bits >= _HIGH_PRECISION_BITS
+            text = f"{tensor_name} of {gemm} is {words}"
+            if fell_back:
+                text += ", although the recipe quantizes it"
+            level = logging.WARNING if fell_back else logging.INFO
+            _C.debug.log_message(text, layer, level, f"{iteration}")
+
 
 # Folder of the run file and the text log below nvdlfw_inspect's log_dir. nvdlfw_inspect writes a
 # text log of the same name as TELens into log_dir itself.

@@ -9,7 +9,7 @@ import torch
 from telens import _C
 from telens._names import among, refusal
 from telens.pytorch.layers.rotary import RotaryPositionEmbedding
-from telens.pytorch.parallel.context_batches import packed_places_of_rank, places_of_rank
+from telens.pytorch.parallel.context_parallel import packed_places_of_rank, places_of_rank
 
 __all__ = [
     "RotaryPositionEmbedding",

@@ -17,7 +17,7 @@ from telens.pytorch.checkpoints.transformer_engine_pickle import (
     write_pickle,
 )
 from telens.pytorch.checkpoints.transformer_engine_state import with_rows_turned
-from telens.pytorch.recipes_in_use import recipe_of
+from telens.pytorch.quantization import recipe_of
 
 __all__ = ["to_transformer_engine_state_dict"]
 

@@ -16,7 +16,7 @@ from telens import _C
 from telens.debug.utils import get_distributed_world_size
 from telens.pytorch.compat.missing import missing_class
 from telens.pytorch.module import Module
-from telens.pytorch.parallel.context_batches import places_of_rank
+from telens.pytorch.parallel.context_parallel import places_of_rank
 from telens.pytorch.parallel.rng_tracker import all_trackers
 from telens.pytorch.tensor import QuantizedTensor, Quantizer
 

@@ -25,10 +25,9 @@ from telens.pytorch.graphs.options import (
     without_former_names,
 )
 from telens.pytorch.graphs.order import callables_by_order, schedule_by_order
-from telens.pytorch.graphs.pending import make_pending_wgrads
 from telens.pytorch.graphs.runner import CallOptions, Runner
 from telens.pytorch.graphs.warm_up import warm_up
-from telens.pytorch.graphs.wgrads import WeightGradients
+from telens.pytorch.graphs.wgrads import WeightGradients, make_pending_wgrads
 
 __all__ = ["make_graphed_callables"]
 

@@ -12,11 +12,11 @@ import torch
 
 from telens import _C
 from telens.pytorch.graphs.order import Pass, Schedule
-from telens.pytorch.graphs.pending import ReplayStream
 from telens.pytorch.graphs.runner import Flag, Runner
+from telens.pytorch.graphs.wgrads import ReplayStream
 from telens.pytorch.module import Module
 from telens.pytorch.parallel.rng_tracker import CudaRNGStatesTracker, find_trackers
-from telens.pytorch.recipes_in_use import running
+from telens.pytorch.quantization import running
 from telens.pytorch.tensor import QuantizedTensor
 from telens.pytorch.tensor.moved_codes import list_tensors
 

@@ -15,8 +15,7 @@ from telens import _C
 from telens._names import refusal
 from telens.pytorch.graphs.options import CaptureHooks
 from telens.pytorch.graphs.order import Pass
-from telens.pytorch.graphs.pending import PendingWgrads, ReplayStream
-from telens.pytorch.graphs.wgrads import WeightGradients, without_hooks
+from telens.pytorch.graphs.wgrads import PendingWgrads, ReplayStream, WeightGradients, without_hooks
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 

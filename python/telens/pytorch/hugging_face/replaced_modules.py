@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 import transformers.pytorch_utils
 
-from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpoints.extra_state import WithExtraState
-from telens.pytorch.module import Module
+from telens.pytorch.module import Module, mark_graph_break
 from telens.pytorch.modules import Linear
 
 __all__: list[str] = []

@@ -11,12 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from telens import _C
 from telens._names import rejects_bools
-from telens.pytorch.optimizers.gradients import refuse_sparse, zero_gradients
 from telens.pytorch.optimizers.multi_tensor import (
     multi_tensor_adam,
     multi_tensor_adam_capturable,
     multi_tensor_adam_param_remainder,
     multi_tensor_applier,
+    refuse_sparse,
+    zero_gradients,
 )
 from telens.pytorch.tensor import Float8CurrentScalingQuantizer, QuantizedTensor
 

@@ -9,8 +9,12 @@ import torch
 
 from telens import _C
 from telens._names import rejects_bools
-from telens.pytorch.optimizers.gradients import refuse_sparse, zero_gradients
-from telens.pytorch.optimizers.multi_tensor import multi_tensor_applier, multi_tensor_sgd
+from telens.pytorch.optimizers.multi_tensor import (
+    multi_tensor_applier,
+    multi_tensor_sgd,
+    refuse_sparse,
+    zero_gradients,
+)
 from telens.pytorch.tensor import QuantizedTensor
 
 __all__ = ["FusedSGD"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from telens._names import refusal
 from telens.common.field_types import is_boolean
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
-from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.moved_codes import (
     HIGH_PRECISION,
     WithSettableData,
@@ -426,3 +426,24 @@ def quantized_parameter(
     if preserve:
         keep_high_precision_init_val(parameter, values if values.is_meta else values.cpu())
     return parameter
+
+
+def keep_high_precision_init_val(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Adds Transformer Engine's attribute and its two methods to a parameter.
+
+    An optimizer creates its master copy from ``value``, which is on the CPU. Clearing releases it.
+    """
+    parameter._high_precision_init_val = value
+    parameter.get_high_precision_init_val = MethodType(_get_initial_value, parameter)
+    parameter.clear_high_precision_init_val = MethodType(_clear_initial_value, parameter)
+
+
+def _get_initial_value(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """The values before quantization, on the CPU; None once they were cleared."""
+    return getattr(parameter, "_high_precision_init_val", None)
+
+
+def _clear_initial_value(parameter: torch.nn.Parameter) -> None:
+    """Frees the values before quantization."""
+    if hasattr(parameter, "_high_precision_init_val"):
+        del parameter._high_precision_init_val

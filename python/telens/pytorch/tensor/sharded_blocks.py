@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.pytorch.tensor.sharded_rows import (
+from telens.pytorch.tensor.sharded_codes import (
     SAME_ROWS,
     as_columns,
     asking_function,
