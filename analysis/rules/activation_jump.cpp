@@ -91,7 +91,7 @@ std::vector<Finding> find_activation_jump(const Facts& facts) {
                      .first = origin.shift.first,
                      .last = origin.shift.last,
                      .confidence = kProbable,
-                     .summary = fmt::format("the root mean square goes from {:.3g} to {:.3g}{}",
+                     .summary = fmt::format("the root mean square rises from {:.3g} to {:.3g}{}",
                                             origin.shift.usual, origin.shift.value,
                                             and_others(group.size() - 1, "tensor")),
                      .evidence = {{"root mean square", origin.place, origin.shift.first,
@@ -123,7 +123,7 @@ Rule activation_jump() {
           .recorded_by =
               "LogTensorStats of activations and outputs (l2_norm and numel, or std and mean)",
           .alternatives =
-              "Different data from this iteration on; a change of a weight that is not recorded.",
+              "Different data from this iteration on; a change to a weight that is not recorded.",
           .next_step = "telens plot RUN --layer '{layer}' --stat l2_norm --stat cur_amax",
           .find = find_activation_jump};
 }

@@ -49,7 +49,7 @@ std::vector<Finding> find_attention_collapse(const Facts& facts) {
          .summary = fmt::format("the entropy falls from {:.3g} to {:.3g} % of its maximum, and "
                                 "{:.3g} % of the queries attend to a single key{}",
                                 shift.usual, shift.value, *share,
-                                and_others(group.size() - 1, "attention")),
+                                and_others(group.size() - 1, "attention layer")),
          .evidence = {{"attention_entropy%", place, shift.first, shift.value, ""},
                       {"attention_entropy%", place, shift.first - 1, shift.usual, "usual"},
                       {"one_key% - first_key%", place, shift.first, *share, ""}}});

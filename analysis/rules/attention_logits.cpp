@@ -38,8 +38,8 @@ Finding attention_logits_finding(const Facts& facts, const Place& place, const S
       .first = shift.first,
       .last = shift.last,
       .confidence = kProbable,
-      .summary = fmt::format("the largest logit goes from {:.3g} to {:.3g}{}", before->value,
-                             shift.value, and_others(others, "attention")),
+      .summary = fmt::format("the largest logit rises from {:.3g} to {:.3g}{}", before->value,
+                             shift.value, and_others(others, "attention layer")),
       .evidence = {{"max", place, shift.first, shift.value, ""},
                    {"max", place, before->iteration, before->value, "before"}}};
   const Series* one_key = facts.find(place, "one_key%");
@@ -84,8 +84,8 @@ Rule attention_logits() {
           "A learning rate that is too high for the query and key weights; queries and keys "
           "without normalization.",
       .next_step =
-          "telens plot RUN --layer '{layer}' --tensor scores --stat max; qk_norm_type of "
-          "MultiheadAttention bounds the logits",
+          "telens plot RUN --layer '{layer}' --tensor scores --stat max; set qk_norm_type of "
+          "MultiheadAttention to bound the logits",
       .find = find_attention_logits};
 }
 

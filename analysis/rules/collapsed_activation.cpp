@@ -24,9 +24,9 @@ std::vector<Finding> find_collapsed_activation(const Facts& facts) {
          .first = shift->first,
          .last = shift->last,
          .confidence = kProven,
-         .summary = fmt::format("all elements are nearly the same: a standard "
-                                "deviation of {:.3g}, {:.3g} before",
-                                shift->value, shift->usual),
+         .summary = fmt::format(
+             "all elements are nearly equal: the standard deviation falls from {:.3g} to {:.3g}",
+             shift->usual, shift->value),
          .evidence = {{"std", deviation->place, shift->first, shift->value, ""},
                       {"std", deviation->place, shift->first - 1, shift->usual, "usual"}}});
   }

@@ -12,7 +12,7 @@ namespace telens::analysis {
 namespace {
 
 // With two ranks, the features treat the first as correct, although either may be wrong.
-constexpr std::string_view kEitherRank = "; of two ranks either may be the odd one";
+constexpr std::string_view kEitherRank = "; with two ranks, either may be the wrong one";
 
 }  // namespace
 

@@ -68,10 +68,10 @@ std::vector<Finding> find_dead_expert(const Facts& facts) {
            .first = *missed,
            .last = *group.iterations.rbegin(),
            .confidence = kProbable,
-           .summary = fmt::format(
-               "it receives no tokens in {} recorded iterations, while other experts of {} do",
-               idle, name),
-           .evidence = {{"numel", use.place, use.last, 0, "the last iteration with anything"}}});
+           .summary = fmt::format("the expert received no tokens in {} recorded iterations, while "
+                                  "other experts of {} did",
+                                  idle, name),
+           .evidence = {{"numel", use.place, use.last, 0, "last iteration with tokens"}}});
     }
   }
   return found;
@@ -91,8 +91,8 @@ Rule dead_expert() {
           .recorded_by = "LogTensorStats of activations (cur_amax, numel)",
           .alternatives = "A group with more experts than tokens.",
           .next_step =
-              "telens plot RUN --layer '{layer}' --tensor activation --stat numel; look at the "
-              "router: its load-balancing loss, its logits",
+              "telens plot RUN --layer '{layer}' --tensor activation --stat numel; check the "
+              "router's load-balancing loss and logits",
           .find = find_dead_expert};
 }
 

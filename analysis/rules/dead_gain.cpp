@@ -121,17 +121,18 @@ std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
 
 Finding dead_gain_finding(const Place& place, const Shift& decay) {
   const double steps = static_cast<double>(decay.last - decay.first + 1);
-  return {.cause = "dead_gain",
-          .place = place,
-          .first = decay.first,
-          .last = decay.last,
-          .confidence = kProbable,
-          .summary = fmt::format(
-              "a normalized input shrinks from the first step on, by {:.2g} % a step, to a root "
-              "mean square of {:.3g}: the gain of the norm decays, as by weight decay",
-              100 * (1 - std::exp2(decay.bits / steps)), decay.value),
-          .evidence = {{"root mean square", place, decay.first - 1, decay.usual, "at the start"},
-                       {"root mean square", place, decay.last, decay.value, ""}}};
+  return {
+      .cause = "dead_gain",
+      .place = place,
+      .first = decay.first,
+      .last = decay.last,
+      .confidence = kProbable,
+      .summary = fmt::format(
+          "the root mean square of a normalized input shrinks from the first step on, by {:.2g} % "
+          "per step to {:.3g}: the gain of the norm decays, as it does under weight decay",
+          100 * (1 - std::exp2(decay.bits / steps)), decay.value),
+      .evidence = {{"root mean square", place, decay.first - 1, decay.usual, "at the start"},
+                   {"root mean square", place, decay.last, decay.value, ""}}};
 }
 
 std::vector<Finding> find_dead_gain(const Facts& facts) {
@@ -151,9 +152,9 @@ std::vector<Finding> find_dead_gain(const Facts& facts) {
          .first = shift->first,
          .last = shift->last,
          .confidence = kProbable,
-         .summary = fmt::format("a normalized input falls to a root mean square of {:.3g}, {:.3g} "
-                                "before: the gain of the norm, or the input after it",
-                                shift->value, shift->usual),
+         .summary = fmt::format("the root mean square of a normalized input falls from {:.3g} to "
+                                "{:.3g}: the gain of the norm changed, or the input after the norm",
+                                shift->usual, shift->value),
          .evidence = {{"root mean square", sizes.place, shift->first, shift->value, ""},
                       {"root mean square", sizes.place, shift->first - 1, shift->usual, "usual"}}});
   }
@@ -168,17 +169,17 @@ Rule dead_gain() {
           .doc =
               "The root mean square of a layer's input was as steady as in a normalized tensor: "
               "within 19 % overall and 2 % between iterations. Then it falls to half or less, "
-              "within one iteration or steadily within 16. Also reported: an input that starts "
-              "at 1 with a mean near 0, as after a new gain, and falls evenly to 80 % or less "
-              "from the first step on.",
+              "within one iteration or steadily within 16. Also reported: an input that starts at "
+              "1 with a mean near 0, as after a new gain, and falls evenly to 80 % or less from "
+              "the first step on.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},
           .recorded_by = "LogTensorStats of activations (l2_norm and numel, or std and mean)",
           .alternatives = "An input that was steady without a norm and is now scaled differently.",
           .next_step =
-              "print the weight of the norm before '{layer}'; keep gains in a parameter group with "
-              "weight_decay=0, and out of low precision",
+              "print the weight of the norm before '{layer}'; put gains in a parameter group with "
+              "weight_decay=0 and keep them in high precision",
           .find = find_dead_gain};
 }
 

@@ -37,8 +37,9 @@ std::vector<Finding> find_dead_units(const Facts& facts) {
          .first = shift->first,
          .last = shift->last,
          .confidence = kProbable,
-         .summary = fmt::format("{:.3g} % of the elements are zero, {:.3g} % before",
-                                100 * (1 - shift->value), 100 * (1 - shift->usual)),
+         .summary =
+             fmt::format("the share of zeros rises from {:.3g} % to {:.3g} % of the elements",
+                         100 * (1 - shift->usual), 100 * (1 - shift->value)),
          .evidence = {
              {"zeros / numel", zeros->place, shift->first, 1 - shift->value, ""},
              {"zeros / numel", zeros->place, shift->first - 1, 1 - shift->usual, "usual"}}});

@@ -118,8 +118,7 @@ bool may_be_intended(const Facts& facts, const std::vector<const LayerUse*>& los
 
 std::string describe_others(std::size_t others) {
   if (others == 0) return "";
-  return fmt::format(", nor do{} {} layer{} before it", others == 1 ? "es" : "", others,
-                     others == 1 ? "" : "s");
+  return fmt::format("; also affects {} layer{} before it", others, others == 1 ? "" : "s");
 }
 
 Finding detached_layer_finding(const Facts& facts, const std::vector<const LayerUse*>& lost,
@@ -135,9 +134,9 @@ Finding detached_layer_finding(const Facts& facts, const std::vector<const Layer
       // If it never had a gradient, the configuration may not select the gradient.
       .confidence = origin.with_gradient > 0 ? kProven : kPossible,
       .summary = fmt::format(
-          "the layer is used in the forward pass and gets no gradient{}{}: no step "
-          "trains its weight",
-          origin.with_gradient > 0 ? " any more" : "", describe_others(lost.size() - 1))};
+          "the layer is used in the forward pass but {}, so its weight is not trained{}",
+          origin.with_gradient > 0 ? "no longer receives a gradient" : "receives no gradient",
+          describe_others(lost.size() - 1))};
   finding.place.tensor = TensorName::gradient;
   finding.evidence.push_back(
       {"root mean square", place, first, *origin.activation->at(first), "of its activation"});
@@ -212,22 +211,18 @@ std::vector<Finding> find_missing_gradients(const Facts& facts,
         .last = missing->points.back().iteration,
         .confidence = kProbable,
         .summary =
-            "the optimizer trains the weight, and the backward pass never computes a "
-            "gradient for it",
+            "the weight is in the optimizer, but the backward pass never computes a gradient for "
+            "it",
         .evidence = {{"missing gradient", missing->place, first.iteration, first.value, ""},
                      {"root mean square", layer.activation->place, first.iteration,
                       layer.activation->at(first.iteration).value_or(0), "of its activation"}},
         .next_step =
-            "check that the input of the layer requires a gradient: reentrant "
-            "checkpointing needs model.enable_input_require_grads(), and detach() or "
-            "torch.no_grad() cut the graph"};
+            "check that the input of the layer requires a gradient: reentrant checkpointing needs "
+            "model.enable_input_require_grads(), and detach() or torch.no_grad() cut the graph"};
   }
   std::vector<Finding> found;
   for (auto& [rank, finding] : by_rank) {
-    if (others[rank] > 0) {
-      finding.summary +=
-          fmt::format(", nor for {} other layer{}", others[rank], others[rank] == 1 ? "" : "s");
-    }
+    finding.summary += and_others(others[rank], "layer");
     found.push_back(std::move(finding));
   }
   return found;
@@ -259,8 +254,8 @@ Rule detached_layer() {
           "to the loss is the origin. Not reported, because this is usually intended: whole frozen "
           "blocks at the front of a model, layers that have no trained sibling from the start, "
           "layers that pass a gradient on but have no weight gradient, and experts without tokens. "
-          "In attached models also reported: used layers whose weight an optimizer trains and that "
-          "never have a gradient in its measured steps.",
+          "Also reported in attached models: layers that are used and whose weight is in an "
+          "optimizer, but that never have a gradient in its measured steps.",
       .stage = Stage::update,
       .required = {kSizes},
       .optional = {"numel", "mean", "missing", "accumulated_norm"},

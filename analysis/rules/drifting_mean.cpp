@@ -98,9 +98,9 @@ std::vector<Finding> find_drifting_mean(const Facts& facts) {
          .first = drift->first.iteration,
          .last = facts.last_iteration(),
          .confidence = kProbable,
-         .summary = fmt::format("the mean goes to {:.3g} standard deviations from zero, "
-                                "{:.2g} before",
-                                drift->reached.value, drift->usual),
+         .summary =
+             fmt::format("the mean drifts to {:.3g} standard deviations from zero (before: {:.2g})",
+                         drift->reached.value, drift->usual),
          .evidence = {
              {"|mean| / std", mean->place, drift->reached.iteration, drift->reached.value, ""},
              {"|mean| / std", mean->place, drift->first.iteration - 1, drift->usual, "usual"}}});

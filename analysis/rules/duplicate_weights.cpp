@@ -70,7 +70,8 @@ Finding duplicate_weights_finding(const Facts& facts, const Series& a, const Ser
           .confidence = kProven,
           .summary =
               is_known
-                  ? fmt::format("the weight becomes a copy of the weight of {}, which did not jump",
+                  ? fmt::format("the weight becomes a copy of the weight of {}, which changed less "
+                                "in this step",
                                 name)
                   : fmt::format("the weight equals the weight of {}; either may be the copy", name),
           .evidence = {{"l2_norm", copy.place, first, *copy.at(first), ""},
@@ -118,8 +119,8 @@ Rule duplicate_weights() {
           .recorded_by = "LogTensorStats of weights (l2_norm, mean, std, cur_amax)",
           .alternatives = "Weights that are tied temporarily on purpose.",
           .next_step =
-              "look for copy.deepcopy of an initialized block, [block] * n, one seed that is set "
-              "again for each layer, or a checkpoint with wrong names",
+              "look for copy.deepcopy of an initialized block, [block] * n, a seed that is reset "
+              "for each layer, or a checkpoint with wrong parameter names",
           .find = find_duplicate_weights};
 }
 

@@ -107,24 +107,22 @@ std::vector<Finding> find_expert_imbalance(const Facts& facts) {
 }  // namespace
 
 Rule expert_imbalance() {
-  return {
-      .cause = "expert_imbalance",
-      .title = "expert that receives most of the tokens",
-      .doc =
-          "One of at least 4 experts of a layer, always the same, receives 3 times the mean number "
-          "of tokens or more in each of at least the last 10 recorded iterations. Experts are "
-          "layers of the same "
-          "name except for the number after `experts.` or `gemm_`. Visible from the tenth recorded "
-          "iteration on.",
-      .stage = Stage::values,
-      .required = {"numel"},
-      .recorded_by = "LogTensorStats of activations (numel)",
-      .alternatives = "Data of one kind, for which a single expert is best.",
-      .next_step =
-          "telens plot RUN --layer '{layer}' --tensor activation --stat numel; check that the "
-          "balancing loss reaches the router (its gradient, its coefficient), or that the bias for "
-          "balancing is updated",
-      .find = find_expert_imbalance};
+  return {.cause = "expert_imbalance",
+          .title = "expert that receives most of the tokens",
+          .doc =
+              "One of at least 4 experts of a layer, always the same, receives 3 times the mean "
+              "number of tokens or more in each of at least the last 10 recorded iterations. "
+              "Experts are layers of the same name except for the number after `experts.` or "
+              "`gemm_`. Visible from the tenth recorded iteration on.",
+          .stage = Stage::values,
+          .required = {"numel"},
+          .recorded_by = "LogTensorStats of activations (numel)",
+          .alternatives = "Uniform data, for which a single expert is best.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor activation --stat numel; check that the "
+              "load-balancing loss reaches the router (gradient, coefficient), or that the "
+              "balancing bias is updated",
+          .find = find_expert_imbalance};
 }
 
 }  // namespace telens::analysis

@@ -38,7 +38,7 @@ std::size_t count_gradients(const Series* gradient, std::span<const Point> uncha
 Evidence largest_gradient(const Series& gradient, std::span<const Point> unchanged) {
   const auto size = [&](const Point& point) { return gradient.at(point.iteration).value_or(0); };
   const Point& largest = *std::ranges::max_element(unchanged, {}, size);
-  return {"l2_norm", gradient.place, largest.iteration, size(largest), "of its gradient, largest"};
+  return {"l2_norm", gradient.place, largest.iteration, size(largest), "of its largest gradient"};
 }
 
 // Returns true if most weights change from each of these points to the next.
@@ -76,19 +76,18 @@ std::vector<Finding> find_frozen_weight(const Facts& facts) {
     if (count_gradients(gradient, unchanged) < kMinUnchangedSteps) continue;
     if (!others_move(norms, unchanged) || loses_updates(facts, norm->place)) continue;
     const std::int64_t first = unchanged.front().iteration;
-    found.push_back(
-        {.cause = "frozen_weight",
-         .place = norm->place,
-         .first = first,
-         .last = unchanged.back().iteration,
-         .confidence = kProven,
-         .summary = fmt::format("the weight has a gradient, and {} steps of the optimizer change "
-                                "nothing of it, while other weights move",
-                                unchanged.size() - 1),
-         .evidence = {{"l2_norm", norm->place, first, unchanged.front().value, ""},
-                      {"l2_norm", norm->place, unchanged.back().iteration, unchanged.back().value,
-                       "unchanged"},
-                      largest_gradient(*gradient, unchanged)}});
+    found.push_back({.cause = "frozen_weight",
+                     .place = norm->place,
+                     .first = first,
+                     .last = unchanged.back().iteration,
+                     .confidence = kProven,
+                     .summary = fmt::format("the weight has a gradient but did not change in {} "
+                                            "optimizer steps, while other weights did",
+                                            unchanged.size() - 1),
+                     .evidence = {{"l2_norm", norm->place, first, unchanged.front().value, ""},
+                                  {"l2_norm", norm->place, unchanged.back().iteration,
+                                   unchanged.back().value, "unchanged"},
+                                  largest_gradient(*gradient, unchanged)}});
   }
   return found;
 }
@@ -96,25 +95,24 @@ std::vector<Finding> find_frozen_weight(const Facts& facts) {
 }  // namespace
 
 Rule frozen_weight() {
-  return {
-      .cause = "frozen_weight",
-      .title = "weight with a gradient that is not updated",
-      .doc =
-          "Norm and mean of a weight do not change in any digit in at least the last 5 steps, "
-          "while its gradient (wgrad) is nonzero and most other weights change. A weight "
-          "without a gradient is frozen on purpose and is not reported, and neither is one whose "
-          "updates are lost to rounding (lost_updates).",
-      .stage = Stage::update,
-      .required = {"l2_norm"},
-      .optional = {"mean", "lost_updates%"},
-      .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
-      .alternatives =
-          "A parameter that is excluded from the optimizer on purpose; updates that are "
-          "smaller than the rounding of the weight, for example in BF16.",
-      .next_step =
-          "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
-          "replaced after the optimizer was created, or its .grad is reset before the step",
-      .find = find_frozen_weight};
+  return {.cause = "frozen_weight",
+          .title = "weight not updated despite a gradient",
+          .doc =
+              "Norm and mean of a weight do not change in any digit in at least the last 5 steps, "
+              "while its gradient (wgrad) is nonzero and most other weights change. A weight "
+              "without a gradient is frozen on purpose and is not reported, and neither is a "
+              "weight whose updates are lost to rounding (lost_updates).",
+          .stage = Stage::update,
+          .required = {"l2_norm"},
+          .optional = {"mean", "lost_updates%"},
+          .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
+          .alternatives =
+              "A parameter that is excluded from the optimizer on purpose; updates that are "
+              "smaller than the rounding of the weight, for example in BF16.",
+          .next_step =
+              "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
+              "replaced after the optimizer was created, or its .grad is reset before the step",
+          .find = find_frozen_weight};
 }
 
 }  // namespace telens::analysis

@@ -91,18 +91,17 @@ double explained_error(const Facts& facts, const Series& error, std::int64_t ite
 }
 
 Finding gemm_error_finding(const Series& error, const Point& first, double expected) {
-  return {
-      .cause = "gemm_error",
-      .place = error.place,
-      .first = first.iteration,
-      .last = first.iteration,
-      .confidence = kProven,
-      .summary = fmt::format("the product is off by {:.0f} %, of which the casts of its operands "
-                             "explain {:.2g} %",
-                             100 * first.value, 100 * expected),
-      .evidence = {
-          {"gemm_relative_error", error.place, first.iteration, first.value, ""},
-          {"sqrt(mse) / rms of the operands", error.place, first.iteration, expected, "expected"}}};
+  return {.cause = "gemm_error",
+          .place = error.place,
+          .first = first.iteration,
+          .last = first.iteration,
+          .confidence = kProven,
+          .summary = fmt::format(
+              "the product is off by {:.0f} %, but the casts of its operands explain only {:.2g} %",
+              100 * first.value, 100 * expected),
+          .evidence = {{"gemm_relative_error", error.place, first.iteration, first.value, ""},
+                       {"sqrt(mse) / rms of the operands", error.place, first.iteration, expected,
+                        "expected"}}};
 }
 
 // Returns the iteration up to `first` in which the error began to exceed its past range. An operand
@@ -261,10 +260,10 @@ std::optional<Finding> judge_cached_weight(const Series& error, const CachedWeig
       .last = wrong.back().iteration,
       .confidence = cached.is_recorded ? kProven : kProbable,
       .summary = fmt::format(
-          "{}, and the product is off by up to {:.2g} %, {:.2g} % before",
+          "{}, and the product is off by up to {:.2g} % (before: {:.2g} %)",
           cached.is_recorded
               ? "casts of the weight have stopped: the layer reuses a cached quantized weight"
-              : "no cast of the weight is recorded any more, as with a cached quantized weight",
+              : "casts of the weight are no longer recorded, as with a cached quantized weight",
           100 * worst.value, 100 * usual),
       .evidence = {{"gemm_relative_error", error.place, worst.iteration, worst.value, ""},
                    {"gemm_relative_error", error.place, cached.since - 1, usual,
@@ -314,11 +313,11 @@ Rule gemm_error() {
           "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
           "numel) of the operands",
       .alternatives =
-          "A result whose terms cancel almost completely; if no cast of the weight is recorded any "
-          "more, weight statistics that end earlier.",
+          "A result whose terms cancel almost completely; if casts of the weight are no longer "
+          "recorded, weight statistics that end earlier.",
       .next_step =
           "telens ledger RUN --layer '{layer}'; the ledger shows which kernel ran, and "
-          "configs/dump_one_gemm.yaml keeps the operands",
+          "configs/dump_one_gemm.yaml records the operands",
       .find = find_gemm_error};
 }
 

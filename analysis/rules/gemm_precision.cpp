@@ -76,10 +76,10 @@ std::vector<Finding> find_fallbacks(const Facts& facts) {
       if (!is_fallback && !changed) continue;
       found.push_back(gemm_precision_finding(
           facts, state, operand,
-          changed ? fmt::format("it ran in {}, and in low precision before: {}", operand.ran,
+          changed ? fmt::format("the GEMM switched from low precision to {}: {}", operand.ran,
                                 operand.reason)
-                  : fmt::format("{} was asked for, it ran in {}: {}", operand.requested,
-                                operand.ran, operand.reason),
+                  : fmt::format("{} was requested, but {} ran: {}", operand.requested, operand.ran,
+                                operand.reason),
           kProven));
       break;
     }
@@ -127,8 +127,8 @@ std::vector<Finding> find_exceptions(const Facts& facts) {
       if (is_uniform_block && (block == 0 || block == last_block)) continue;
       found.push_back(gemm_precision_finding(
           facts, *state, operand,
-          fmt::format("it runs in {}, {} layers of its kind in low precision: {}", operand.ran,
-                      part.low.size(), operand.reason),
+          fmt::format("the GEMM runs in {}, while {} layers of its kind run in low precision: {}",
+                      operand.ran, part.low.size(), operand.reason),
           kProbable));
     }
   }
@@ -167,17 +167,17 @@ std::vector<Finding> find_ended_casts(const Facts& facts) {
         return other->points.back().iteration >= end;
       });
       if (!others_continue) continue;
-      found.push_back({.cause = "gemm_precision",
-                       .place = cast->place,
-                       .first = missing.front().iteration,
-                       .last = end,
-                       .confidence = kProbable,
-                       .summary = "casts of its input have stopped, while casts in other layers "
-                                  "continue",
-                       .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
-                                     cast->points.back().value, "the last one"}},
-                       .next_step = "add PrecisionLedger to the configuration "
-                                    "(configs/is_it_really_fp8.yaml): a ledger names the cause"});
+      found.push_back(
+          {.cause = "gemm_precision",
+           .place = cast->place,
+           .first = missing.front().iteration,
+           .last = end,
+           .confidence = kProbable,
+           .summary = "the layer no longer casts its input, while other layers continue to",
+           .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
+                         cast->points.back().value, "last cast"}},
+           .next_step = "add PrecisionLedger to the configuration (configs/is_it_really_fp8.yaml): "
+                        "the ledger names the cause"});
     }
     if (!found.empty()) break;
   }
@@ -196,11 +196,11 @@ std::vector<Finding> find_regions_without_layers(const Facts& facts) {
              .first = first.iteration,
              .last = facts.last_iteration(),
              .confidence = kProven,
-             .summary = "an FP8 autocast region is active, but the model has no FP8 layer: all "
-                        "of its GEMMs run in the precision of torch",
+             .summary = "an FP8 autocast region is active, but the model has no FP8 layer: all of "
+                        "its GEMMs run in PyTorch's precision",
              .evidence = {{std::string(kFp8Layers), {}, first.iteration, 0, ""}},
-             .next_step = "replace the layers before the training: telens.pytorch.convert(model), "
-                          "or the modules of Transformer Engine in the model's code"}};
+             .next_step = "replace the layers before training: call telens.pytorch.convert(model), "
+                          "or use Transformer Engine modules in the model's code"}};
   }
   return {};
 }
@@ -221,10 +221,10 @@ Rule gemm_precision() {
       .doc =
           "According to the ledger, low precision was requested but high precision ran, a GEMM "
           "switched from low to high precision during the training, or a layer runs in high "
-          "precision while layers of its kind do not. High precision that the configuration or "
-          "the recipe requests is not reported, and neither are whole first and last blocks. "
-          "Without a ledger: a layer whose casts end while its tensors are still recorded, or "
-          "an attached model without FP8 layers that runs in an FP8 autocast region.",
+          "precision while layers of its kind do not. High precision that the configuration or the "
+          "recipe requests is not reported, and neither are whole first and last blocks. Without a "
+          "ledger: a layer whose casts end while its tensors are still recorded, or an attached "
+          "model without FP8 layers that runs in an FP8 autocast region.",
       .stage = Stage::setup,
       .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
                    "std"},
@@ -233,8 +233,8 @@ Rule gemm_precision() {
       .recorded_by = "PrecisionLedger, or LogFp8TensorStats together with LogTensorStats",
       .alternatives = "A layer that is outside of fp8_autocast on purpose.",
       .next_step =
-          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
-          "run in which this happens",
+          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a run in which "
+          "this happens",
       .find = find_gemm_precision};
 }
 

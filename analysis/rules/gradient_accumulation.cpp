@@ -82,15 +82,15 @@ std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
 Rule gradient_accumulation() {
   return {
       .cause = "gradient_accumulation",
-      .title = "gradients counted wrong before the optimizer",
+      .title = "gradients accumulated incorrectly",
       .doc =
           "The gradient that the optimizer receives must be the sum of the gradients of all "
           "backward passes of the step, times one factor for all weights (loss scale, clipping, "
-          "averaging). Compared are means, which are linear. Reported: a weight whose factor is "
-          "off by 10 % or more from one that others share within 5 %, as if micro-batches were "
-          "counted twice, lost or scaled. Weights that several layers share, gradients whose "
-          "elements cancel and runs of several ranks are not judged. Visible from the first "
-          "step on.",
+          "averaging). The rule compares means, which are linear. Reported: a weight whose factor "
+          "differs by 10 % or more from the factor that other weights share within 5 %, as if "
+          "micro-batches were counted twice, lost or scaled. Weights that several layers share, "
+          "gradients whose elements cancel and runs with several ranks are not checked. Visible "
+          "from the first step on.",
       .stage = Stage::setup,
       .required = {"accumulated_mean", "mean"},
       .optional = {"accumulated_norm", "numel", "l2_norm", "std"},
@@ -101,7 +101,7 @@ Rule gradient_accumulation() {
           "outside of its layer.",
       .next_step =
           "compare weight.grad of '{layer}' after one backward pass and after all micro-batches "
-          "with the sum of torch.autograd.grad; look for in-place changes of .grad and main_grad, "
+          "with the sum of torch.autograd.grad; look for in-place changes to .grad and main_grad, "
           "and for buffers that are reduced in each micro-batch",
       .find = find_gradient_accumulation};
 }

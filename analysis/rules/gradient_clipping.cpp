@@ -74,8 +74,8 @@ std::vector<Finding> find_gradient_clipping(const Facts& facts) {
   if (product_range <= kMaxConstantRange && after_range >= kMinVaryingRange) {
     return {gradient_clipping_finding(
         facts, first,
-        fmt::format("gradients are divided by the square of their norm: norms before and after "
-                    "clipping have the constant product {:.3g}",
+        fmt::format("gradients are divided by the square of their norm: the product of the norms "
+                    "before and after clipping is constant at {:.3g}",
                     first.after * first.before),
         "divide by the norm, not by its square: multiply by max_norm / norm if norm > max_norm")};
   }
@@ -91,8 +91,8 @@ std::vector<Finding> find_gradient_clipping(const Facts& facts) {
       limit <= kMaxLimit) {
     return {gradient_clipping_finding(
         facts, first,
-        fmt::format("gradients are clipped while they have the loss scale {:.4g}: their norm is "
-                    "{:.3g} in each step, which is {:.3g} with the scale",
+        fmt::format("gradients are clipped before the loss scale of {:.4g} is removed: their norm "
+                    "is {:.3g} in each step, or {:.3g} including the scale",
                     first.scale, first.after, limit),
         "call scaler.unscale_(optimizer) before torch.nn.utils.clip_grad_norm_")};
   }
@@ -102,23 +102,22 @@ std::vector<Finding> find_gradient_clipping(const Facts& facts) {
 }  // namespace
 
 Rule gradient_clipping() {
-  return {
-      .cause = "gradient_clipping",
-      .title = "gradients clipped to a wrong norm",
-      .doc =
-          "In each of at least 3 measured steps the gradients are clipped, and the product of the "
-          "norms before and after clipping is constant, as if they were divided by the square of "
-          "the norm; or the norm after clipping is constant and is a usual limit only if the loss "
-          "scale is multiplied in. Strong clipping by itself is not reported. Visible from the "
-          "first steps on.",
-      .stage = Stage::setup,
-      .required = {"accumulated_mean", "mean"},
-      .optional = {"accumulated_norm", "numel", "l2_norm", "std"},
-      .needs_optimizer = true,
-      .recorded_by = "telens.watch",
-      .alternatives = "A limit that follows the norm on purpose.",
-      .next_step = "print the norm that clip_grad_norm_ returns, and the norm after it",
-      .find = find_gradient_clipping};
+  return {.cause = "gradient_clipping",
+          .title = "gradients clipped to the wrong norm",
+          .doc =
+              "In each of at least 3 measured steps the gradients are clipped, and the product of "
+              "the norms before and after clipping is constant, as if they were divided by the "
+              "square of the norm; or the norm after clipping is constant and is a usual limit "
+              "only when multiplied by the loss scale. Strong clipping by itself is not reported. "
+              "Visible from the first steps on.",
+          .stage = Stage::setup,
+          .required = {"accumulated_mean", "mean"},
+          .optional = {"accumulated_norm", "numel", "l2_norm", "std"},
+          .needs_optimizer = true,
+          .recorded_by = "telens.watch",
+          .alternatives = "A clipping limit that follows the norm on purpose.",
+          .next_step = "print the norm that clip_grad_norm_ returns, and the norm after clipping",
+          .find = find_gradient_clipping};
 }
 
 }  // namespace telens::analysis

@@ -34,17 +34,16 @@ std::optional<Finding> find_noise(const Facts& facts, const Series& mse) {
       continue;
     }
     const Point& first = noisy.front();
-    found = Finding{
-        .cause = "gradient_noise",
-        .place = mse.place,
-        .first = first.iteration,
-        .last = iteration,
-        .confidence = kProbable,
-        .summary = fmt::format("the noise of the cast is {:.0f} % of the gradient, more than "
-                               "the {:.0f} % from which on a step learns little of it",
-                               100 * first.value, 100 * kMinNoise),
-        .evidence = {
-            {"sqrt(mse) / root mean square", mse.place, first.iteration, first.value, ""}}};
+    found = Finding{.cause = "gradient_noise",
+                    .place = mse.place,
+                    .first = first.iteration,
+                    .last = iteration,
+                    .confidence = kProbable,
+                    .summary = fmt::format("the quantization noise is {:.0f} % of the gradient; "
+                                           "above {:.0f} %, low precision slows the training down",
+                                           100 * first.value, 100 * kMinNoise),
+                    .evidence = {{"sqrt(mse) / root mean square", mse.place, first.iteration,
+                                  first.value, ""}}};
   }
   return found;
 }
@@ -66,8 +65,8 @@ Rule gradient_noise() {
       .title = "gradient lost in quantization noise",
       .doc =
           "In 6 consecutive reads, the root mean square error of a gradient's cast is at least 58 "
-          "% (1 / sqrt(3)) of the gradient. From there on, low precision slows the training down "
-          "(arXiv 2505.19115). Typical values are 3 to 10 % for FP8 and 10 to 25 % for FP4.",
+          "% (1 / sqrt(3)) of the gradient. Above this limit, low precision slows the training "
+          "down (arXiv 2505.19115). Typical values are 3 to 10 % for FP8 and 10 to 25 % for FP4.",
       .stage = Stage::cast,
       .required = {"mse", kSizes},
       .optional = {"numel", "mean"},
@@ -76,9 +75,9 @@ Rule gradient_noise() {
           "LogTensorStats (l2_norm and numel, or std and mean)",
       .alternatives = "A wrong or stale scale (ScaleHealth shows it); outliers.",
       .next_step =
-          "DisableFP8GEMM for dgrad and wgrad of '{layer}' in the last part of the training, "
-          "or stochastic rounding; telens stats RUN --layer '{layer}' --tensor gradient --stat "
-          "mse --stat underflows%",
+          "use DisableFP8GEMM for dgrad and wgrad of '{layer}' in the last part of the training, "
+          "or stochastic rounding; telens stats RUN --layer '{layer}' --tensor gradient --stat mse "
+          "--stat underflows%",
       .find = find_gradient_noise};
 }
 

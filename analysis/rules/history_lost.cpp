@@ -56,7 +56,7 @@ std::vector<Finding> find_reset_scales(const Facts& facts) {
              .first = iteration,
              .last = iteration,
              .confidence = kProven,
-             .summary = fmt::format("{} of {} scales are 1 again", places.size(), tensors),
+             .summary = fmt::format("{} of {} scales were reset to 1", places.size(), tensors),
              .evidence = {{"scale_inv_max", places.front(), iteration, 1, ""}}}};
   }
   return {};
@@ -99,7 +99,7 @@ std::vector<Finding> find_history_lost(const Facts& facts) {
            .first = first,
            .last = first,
            .confidence = kProven,
-           .summary = fmt::format("the amax history is gone and every scale 1 again{}",
+           .summary = fmt::format("the amax history is gone and every scale is 1 again{}",
                                   and_others(lost.size() - 1, "layer")),
            .evidence = {{"warm_up", {.layer = layer}, first, 1, "event"}}}};
 }
@@ -110,9 +110,9 @@ Rule history_lost() {
   return {.cause = "history_lost",
           .title = "amax history lost during training",
           .doc =
-              "A layer that used delayed scaling has lost its amax history. Most of its "
-              "gradients underflow until a new history exists. The first iterations of a layer "
-              "are its warm-up and are not reported.",
+              "A layer that used delayed scaling has lost its amax history. Most of its gradients "
+              "underflow until a new history exists. The first iterations of a layer are its "
+              "warm-up and are not reported.",
           .stage = Stage::setup,
           .required = {},
           .optional = {"scale_staleness", "scale_inv_max", "underflows%", "cur_amax"},
@@ -121,11 +121,10 @@ Rule history_lost() {
               "TELENS_RUN_ID)",
           .alternatives =
               "A model that was created again or a recipe that was switched in the same process; a "
-              "checkpoint of a training in another precision.",
+              "checkpoint from training in another precision.",
           .next_step =
-              "save and load the modules' _extra_state with the weights "
-              "(state_dict() holds it; strict=False hides that it is missing; "
-              "te.load_fp8_state for save_pretrained)",
+              "save and load the modules' _extra_state with the weights (state_dict() contains it; "
+              "strict=False hides that it is missing; use te.load_fp8_state with save_pretrained)",
           .find = find_history_lost};
 }
 

@@ -84,14 +84,12 @@ std::optional<Finding> find_constant_after_resume(const Facts& facts, const Scal
   if (!is_constant_rate(points, first, points.size())) return std::nullopt;
   return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
-      fmt::format(
-          "the learning rate changed in each step before the resume at iteration {}, and has "
-          "been {:.3g} ever since",
-          resume.first, points[first].value),
+      fmt::format("the learning rate changed in each step before the resume at iteration {}, and "
+                  "has been constant at {:.3g} since",
+                  resume.first, points[first].value),
       {rate_at(rates, points.back(), ""), rate_at(rates, points[first - 1], "before")},
-      "the scheduler changes another optimizer: create it for the optimizer that is stepped, and "
-      "do "
-      "not load an optimizer with the scheduler's state");
+      "the scheduler updates another optimizer: create it for the optimizer that is stepped, and "
+      "do not load an optimizer with the scheduler's state");
 }
 
 std::optional<Finding> find_at_resumes(const Facts& facts, const Scalars& rates) {
@@ -117,12 +115,12 @@ std::optional<Finding> find_zero_at_end(const Facts& facts, const Scalars& rates
     return std::nullopt;
   return learning_rate_finding(
       rates, points[first].iteration, facts.last_iteration(),
-      fmt::format("the learning rate is zero in the last {} of {} steps, so they train "
-                  "nothing",
-                  zeros, points.size()),
+      fmt::format(
+          "the learning rate is zero in the last {} of {} steps, so these steps train nothing",
+          zeros, points.size()),
       {rate_at(rates, points[first], ""), rate_at(rates, points[first - 1], "before")},
-      "step the scheduler once per optimizer step, not per micro-batch or process, and "
-      "give it the number of optimizer steps");
+      "step the scheduler once per optimizer step, not per micro-batch or process, and pass it the "
+      "number of optimizer steps");
 }
 
 // Detects a rate that falls to almost zero and then rises again step by step, as from a cosine
@@ -139,10 +137,9 @@ std::optional<Finding> find_rise_after_end(const Facts& facts, const Scalars& ra
     if (end - i < kMinRisingSteps || points[end].value < kMinRisenRate * peak) continue;
     return learning_rate_finding(
         rates, lowest.iteration, facts.last_iteration(),
-        fmt::format(
-            "the learning rate falls from {:.3g} to {:.3g} and then rises again step by step "
-            "to {:.3g}: the schedule continues beyond its end",
-            peak, lowest.value, points[end].value),
+        fmt::format("the learning rate falls from {:.3g} to {:.3g} and then rises again step by "
+                    "step to {:.3g}: the schedule continues beyond its end",
+                    peak, lowest.value, points[end].value),
         {rate_at(rates, lowest, ""), rate_at(rates, points[end], "later")},
         "step the scheduler once per optimizer step, or multiply its number of steps by the number "
         "of processes and micro-batches that step it");
@@ -170,16 +167,15 @@ Rule learning_rate() {
       .title = "learning rate that leaves its schedule",
       .doc =
           "At a resume the learning rate changes by a factor of 2 or more, or stops changing after "
-          "it changed in each step. Also reported: a rate of zero in the last tenth of the steps "
-          "and more, and a rate that falls below 1 % of its peak and then rises again step by "
-          "step. A restart of a schedule is one jump and is not reported. Sudden increases "
-          "without a resume belong to weight_jump. Visible from the first step after a resume on.",
+          "it changed in each step. Also reported: a rate of zero in at least the last tenth of "
+          "the steps, and a rate that falls below 1 % of its peak and then rises again step by "
+          "step. A restart of a schedule is one jump and is not reported. Sudden increases without "
+          "a resume belong to weight_jump. Visible from the first step after a resume on.",
       .stage = Stage::setup,
       .scalars = {"lr", "learning_rate"},
       .needs_optimizer = true,
       .recorded_by = "telens.watch, debug.watch_optimizer(optimizer) or debug.step(loss, lr=...)",
-      .alternatives =
-          "A new stage of the training with another rate on purpose; a cyclic schedule.",
+      .alternatives = "A new training stage with a different rate on purpose; a cyclic schedule.",
       .next_step = "telens info RUN; plot the scalar lr",
       .find = find_learning_rate};
 }

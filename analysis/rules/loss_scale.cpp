@@ -42,7 +42,7 @@ Finding loss_scale_finding(const PlaceShift& origin) {
       .first = origin.shift.first,
       .last = origin.shift.last,
       .confidence = kProbable,
-      .summary = fmt::format("the gradients change by a factor of {:.3g}, already in the recorded "
+      .summary = fmt::format("the gradients change by a factor of {:.3g}, starting at the recorded "
                              "layer next to the loss",
                              std::exp2(origin.settled_bits)),
       .evidence = {
@@ -150,20 +150,20 @@ std::optional<std::string> explain_loss_gradient(const LossGradient& found) {
   const bool accumulates = found.passes > 1 + kMicroBatchTolerance;
   if (accumulates && is_within(found.ratio, found.passes, kMicroBatchTolerance)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times the gradient of the mean loss over "
-        "all tokens: the losses of {:.0f} micro-batches are added, not averaged",
+        "the gradient of the logits is {:.3g} times the gradient of the mean loss over all tokens: "
+        "the losses of {:.0f} micro-batches are added, not averaged",
         found.ratio, found.passes);
   }
   if (accumulates && is_within(found.ratio, 1 / found.passes, kMicroBatchTolerance)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times the gradient of the mean loss over "
-        "all tokens: it is divided by the {:.0f} micro-batches twice",
+        "the gradient of the logits is {:.3g} times the gradient of the mean loss over all tokens: "
+        "it is divided twice by the number of micro-batches ({:.0f})",
         found.ratio, found.passes);
   }
   if (is_within(found.ratio, 1 / found.classes, kClassTolerance)) {
     return fmt::format(
-        "the gradient of the logits is {:.3g} times the gradient of a cross entropy, about "
-        "one over the number of classes: the softmax is applied twice",
+        "the gradient of the logits is {:.3g} times the gradient of a cross entropy, about one "
+        "over the number of classes: the softmax is applied twice",
         found.ratio);
   }
   return std::nullopt;
@@ -184,18 +184,19 @@ std::optional<Finding> find_wrong_loss_gradient(const Facts& facts) {
   if (!found) return std::nullopt;
   auto summary = explain_loss_gradient(*found);
   if (!summary) return std::nullopt;
-  return Finding{.cause = "loss_scale",
-                 .place = next_to_loss.place,
-                 .first = first,
-                 .last = facts.last_iteration(),
-                 .confidence = kProbable,
-                 .summary = std::move(*summary),
-                 .evidence = {{"gradient / that of the mean loss", next_to_loss.place, first,
-                               found->ratio, ""},
-                              {"gradient / that of the mean loss", {}, first, 1, "expected"}},
-                 .next_step =
-                     "check the reduction of the loss: a mean over all labeled tokens of the "
-                     "step, divided once, and logits (not probabilities) into cross_entropy"};
+  return Finding{
+      .cause = "loss_scale",
+      .place = next_to_loss.place,
+      .first = first,
+      .last = facts.last_iteration(),
+      .confidence = kProbable,
+      .summary = std::move(*summary),
+      .evidence = {{"gradient / gradient of the mean loss", next_to_loss.place, first, found->ratio,
+                    ""},
+                   {"gradient / gradient of the mean loss", {}, first, 1, "expected"}},
+      .next_step =
+          "check the reduction of the loss: average over all labeled tokens of the step, divide "
+          "only once, and pass logits (not probabilities) to cross_entropy"};
 }
 
 std::vector<Finding> find_loss_scale(const Facts& facts) {
@@ -233,8 +234,7 @@ Rule loss_scale() {
               "factor of 6 is enough if three quarters of all gradients change by the same factor "
               "and the batch size does not change. From the first iteration on: a gradient of the "
               "logits that is larger or smaller than the gradient of a mean cross entropy by the "
-              "number "
-              "of micro-batches, or smaller by the number of classes.",
+              "number of micro-batches, or smaller by the number of classes.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean", "min", "max", "std"},
@@ -243,7 +243,7 @@ Rule loss_scale() {
               "A loss that is summed instead of averaged; a different number of micro-batches; an "
               "active loss scaler.",
           .next_step =
-              "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
+              "call debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
               "--tensor gradient --stat l2_norm",
           .find = find_loss_scale};
 }

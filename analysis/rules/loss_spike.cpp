@@ -48,8 +48,8 @@ std::string suggest_next_step(std::int64_t iteration, LossCourse course) {
   if (course == LossCourse::stays_up) {
     return fmt::format(
         "check other changes in iteration {}: the data source, the loss function, the learning "
-        "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the "
-        "jump: telens diff RUN OTHER",
+        "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the jump: "
+        "telens diff RUN OTHER",
         iteration);
   }
   return fmt::format(
@@ -64,19 +64,20 @@ Finding loss_spike_finding(int rank, const std::vector<Point>& losses, std::size
   const LossCourse course = summarize_course(losses, at);
   const bool stays = course == LossCourse::stays_up;
   const std::string_view end = course == LossCourse::falls_again ? " and falls again" : "";
-  return {.cause = "loss_spike",
-          .place = {.rank = rank},
-          .first = iteration,
-          .last = iteration,
-          .confidence = kProbable,
-          .summary = fmt::format("the loss jumps from {:.4g} to {:.4g}{}; if no other finding "
-                                 "comes first, no recorded number explains it: check the data {} "
-                                 "this iteration{}, and tensors that were not recorded",
-                                 before.value, value, stays ? " and stays up" : end,
-                                 stays ? "from" : "of", stays ? " on" : ""),
-          .evidence = {{"loss", {}, iteration, value, ""},
-                       {"loss", {}, before.iteration, before.value, "before"}},
-          .next_step = suggest_next_step(iteration, course)};
+  return {
+      .cause = "loss_spike",
+      .place = {.rank = rank},
+      .first = iteration,
+      .last = iteration,
+      .confidence = kProbable,
+      .summary = fmt::format(
+          "the loss jumps from {:.4g} to {:.4g}{}; if this is the first finding, no recorded value "
+          "explains it: check the data {} this iteration{} and tensors that were not recorded",
+          before.value, value, stays ? " and stays up" : end, stays ? "from" : "of",
+          stays ? " on" : ""),
+      .evidence = {{"loss", {}, iteration, value, ""},
+                   {"loss", {}, before.iteration, before.value, "before"}},
+      .next_step = suggest_next_step(iteration, course)};
 }
 
 struct LossRise {
@@ -119,20 +120,21 @@ std::optional<LossRise> find_lasting_rise(const std::vector<Point>& all) {
 }
 
 Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
-  return {.cause = "loss_spike",
-          .place = {.rank = rank},
-          .first = rise.first,
-          .last = facts.last_iteration(),
-          .confidence = kProbable,
-          .summary = fmt::format(
-              "the loss rises from {:.4g} to {:.4g} and stays up: in 8 steps it is above each of "
-              "the 8 before; if no other finding comes first, no recorded number explains it",
-              rise.before, rise.after),
-          .evidence = {{"loss", {}, rise.first, rise.after, "median of 8 from here on"},
-                       {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
-                       {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
-                       {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
-          .next_step = suggest_next_step(rise.first, LossCourse::stays_up)};
+  return {
+      .cause = "loss_spike",
+      .place = {.rank = rank},
+      .first = rise.first,
+      .last = facts.last_iteration(),
+      .confidence = kProbable,
+      .summary = fmt::format(
+          "the loss rises from {:.4g} to {:.4g} and stays up: 8 consecutive losses exceed all of "
+          "the previous 8; if this is the first finding, no recorded value explains it",
+          rise.before, rise.after),
+      .evidence = {{"loss", {}, rise.first, rise.after, "median of the next 8"},
+                   {"loss", {}, rise.first, rise.smallest_after, "smallest of the next 8"},
+                   {"loss", {}, rise.first - 1, rise.before, "median of the previous 8"},
+                   {"loss", {}, rise.first - 1, rise.largest_before, "largest of the previous 8"}},
+      .next_step = suggest_next_step(rise.first, LossCourse::stays_up)};
 }
 
 // Returns true in the first steps after a resume. If the checkpoint lost state, the loss returns to
@@ -188,26 +190,24 @@ std::vector<Finding> find_loss_spike(const Facts& facts) {
 }  // namespace
 
 Rule loss_spike() {
-  return {
-      .cause = "loss_spike",
-      .title = "loss spike or jump",
-      .doc =
-          "Within one iteration the loss rises by a quarter, or by a half if it falls again, and "
-          "by 5 spreads of its usual steps, "
-          "above all earlier losses or to 1.7 times the previous loss. A return to an earlier loss "
-          "is normal at a high learning rate and is reported only in the first steps of a resumed "
-          "run. Also reported: a rise by a fifth, sudden or gradual, after which 8 losses are all "
-          "above the 8 before. Losses of exactly 0, as of a batch without labels, are ignored. If "
-          "this "
-          "finding comes first, no recorded number explains the rise.",
-      .stage = Stage::propagation,
-      .recorded_by = "debug.step(loss=...)",
-      .alternatives =
-          "Different data; a learning rate near the limit; tensors that were not recorded.",
-      .next_step =
-          "if the loss falls again, check the batch of this iteration; if it stays up, check "
-          "other changes in this iteration",
-      .find = find_loss_spike};
+  return {.cause = "loss_spike",
+          .title = "loss spike or jump",
+          .doc =
+              "Within one iteration the loss rises by a quarter, or by a half if it falls again, "
+              "and by 5 times the spread of its usual steps, above all earlier losses or to 1.7 "
+              "times the previous loss. A return to an earlier loss is normal at a high learning "
+              "rate and is reported only in the first steps of a resumed run. Also reported: a "
+              "rise by a fifth, sudden or gradual, after which 8 consecutive losses exceed all of "
+              "the previous 8. Losses of exactly 0, as from a batch without labels, are ignored. "
+              "If this is the first finding, no recorded value explains the rise.",
+          .stage = Stage::propagation,
+          .recorded_by = "debug.step(loss=...)",
+          .alternatives =
+              "Different data; a learning rate near the limit; tensors that were not recorded.",
+          .next_step =
+              "if the loss falls again, check the batch of this iteration; if it stays up, check "
+              "other changes in this iteration",
+          .find = find_loss_spike};
 }
 
 }  // namespace telens::analysis

@@ -84,7 +84,7 @@ std::vector<Finding> find_lost_updates(const Facts& facts) {
         .last = share->last,
         .confidence = kProven,
         .summary =
-            fmt::format("{:.3g} % of the optimizer's updates change nothing, because they are "
+            fmt::format("{:.3g} % of the optimizer's updates have no effect, because they are "
                         "smaller than half a unit in the last place of the weights{}",
                         share->percent,
                         layers.affected > 1 ? fmt::format(", in {} layers", layers.affected) : ""),
@@ -111,7 +111,7 @@ Rule lost_updates() {
       .doc =
           "At least half of the updates that an optimizer makes do not change their weight, "
           "weighted by the learning rate of each step. An update is lost if it is smaller than "
-          "half a unit in the last place of the weight, as a small learning rate is in BF16. "
+          "half a unit in the last place of the weight, as with a small learning rate in BF16. "
           "Losses during warm-up or after the rate has decayed count little. Visible from the "
           "first step on.",
       .stage = Stage::update,
@@ -120,7 +120,7 @@ Rule lost_updates() {
       .recorded_by = "telens.watch",
       .alternatives =
           "Weights that were converted to low precision on purpose for a short fine-tuning; "
-          "stochastic rounding, which moves few elements by more and loses nothing on average.",
+          "stochastic rounding, which changes fewer elements by more and loses nothing on average.",
       .next_step =
           "keep FP32 copies of the weights in the optimizer (FP32 parameters under autocast), use "
           "an optimizer with stochastic rounding, or a larger learning rate",

@@ -127,29 +127,31 @@ constexpr std::string_view kAfterBackward =
 // that its gradient was finite before. Returns "" if neither was recorded.
 std::string describe_weight_origin(const Facts& facts, const Series& weight, std::int64_t first) {
   if (first == facts.first_iteration() && weight.points.front().iteration == first)
-    return "; it is so from the first recorded iteration on: the initialization or a checkpoint";
+    return "; the weight is non-finite from the first recorded iteration on: check the "
+           "initialization or the checkpoint";
   Place place = weight.place;
   place.tensor = TensorName::wgrad;
   const Series* gradient = facts.find(place, "nonfinite");
   const Point* last = gradient != nullptr ? gradient->before(first) : nullptr;
   if (last == nullptr || last->value > 0) return "";
   return fmt::format(
-      "; its gradient was finite in iteration {}: a step after the backward pass caused it ({}, "
-      "the optimizer's step), or other code wrote to it",
+      "; its gradient was finite in iteration {}: an operation after the backward pass caused it "
+      "({}, the optimizer step), or other code wrote to the weight",
       last->iteration, kAfterBackward);
 }
 
 // Returns a clause that states whether the operands of the GEMM were finite.
 std::string describe_operands(const Facts& facts, const Place& place, std::int64_t iteration) {
-  if (!place.gemm) return "whether its operands were finite was not recorded";
+  if (!place.gemm) return "it was not recorded whether its operands were finite";
   bool all = true;
   for (const TensorName tensor : kAllTensors) {
     if (!is_gemm_input(tensor) || !belongs_to(tensor, *place.gemm)) continue;
     all = all && was_finite(facts, place, tensor, iteration);
   }
-  if (!all) return "whether its operands were finite was not recorded";
-  return *place.gemm == Gemm::fprop ? "its operands were finite, so the product or the bias made it"
-                                    : "its operands were finite, so the product made it";
+  if (!all) return "it was not recorded whether its operands were finite";
+  return *place.gemm == Gemm::fprop
+             ? "its operands were finite, so the product or the bias is the origin"
+             : "its operands were finite, so the product is the origin";
 }
 
 // Returns the next step: the code that may be the origin of this tensor, and how to find it.
@@ -158,9 +160,9 @@ std::string suggest_search(const Facts& facts, const Place& place, std::int64_t 
     case TensorName::weight:
       return fmt::format(
           "find the code that wrote to the weight of '{{layer}}' before iteration {0}: a "
-          "checkpoint, {1}, or the optimizer's step; debug.watch_optimizer(optimizer, every=1) "
-          "records lr, grad_norm and update_to_weight in each step; print the optimizer's state "
-          "of this weight (exp_avg_sq) and its gradient after clipping; telens plot RUN --layer "
+          "checkpoint, {1}, or the optimizer step; debug.watch_optimizer(optimizer, every=1) "
+          "records lr, grad_norm and update_to_weight in each step; print the optimizer's state of "
+          "this weight (exp_avg_sq) and its gradient after clipping; telens plot RUN --layer "
           "'{{layer}}' --tensor wgrad --stat cur_amax",
           iteration, kAfterBackward);
     case TensorName::activation: {
@@ -176,15 +178,15 @@ std::string suggest_search(const Facts& facts, const Place& place, std::int64_t 
     }
     case TensorName::gradient:
       return fmt::format(
-          "the backward pass of iteration {0} between the loss and '{{layer}}': "
-          "torch.autograd.set_detect_anomaly(True) from the last checkpoint on names the "
-          "operation; a factor on the loss that is too large does it, too",
+          "check the backward pass of iteration {0} between the loss and '{{layer}}': a rerun from "
+          "the last checkpoint with torch.autograd.set_detect_anomaly(True) names the operation; a "
+          "loss scale that is too large also causes this",
           iteration);
     default:
       return fmt::format(
           "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax --layer '{{layer}}'; "
-          "{1}: from the last checkpoint on, configs/nan_hunt.yaml keeps operands and result of "
-          "each GEMM, and telens replay recomputes it",
+          "{1}: in a rerun from the last checkpoint, configs/nan_hunt.yaml records the operands "
+          "and the result of each GEMM, and telens replay recomputes it",
           iteration, describe_operands(facts, place, iteration));
   }
 }
@@ -261,11 +263,11 @@ std::string describe_last_finite(const Facts& facts, const NonfiniteScalar& scal
     name.replace(name.size() - std::string_view("update_to_weight").size(), name.size(),
                  "grad_norm");
     if (get_scalar(find_scalar_series(facts, name, scalar.scalars->rank), iteration))
-      return "grad_norm is finite: the optimizer's step made it";
+      return "grad_norm is finite: the optimizer step is the origin";
   }
   const std::string up_to = describe_finite_pass(facts, true, iteration);
   if (up_to.empty()) return "no gradient of this iteration was recorded";
-  return up_to + ": it began after the backward pass, or in a parameter that is not recorded";
+  return up_to + ": the origin is after the backward pass or in a parameter that is not recorded";
 }
 
 Finding make_update_finding(const Facts& facts, const NonfiniteScalar& scalar) {
@@ -281,17 +283,17 @@ Finding make_update_finding(const Facts& facts, const NonfiniteScalar& scalar) {
     const auto next = std::ranges::upper_bound(weight.points, iteration, {}, &Point::iteration);
     finding.place = weight.place;
     finding.summary +=
-        fmt::format("; in iteration {} {:.0f} element{} of the weight {} not finite{}",
+        fmt::format("; in iteration {}, {:.0f} element{} of the weight {} not finite{}",
                     next->iteration, next->value, next->value == 1 ? "" : "s",
                     next->value == 1 ? "is" : "are", and_others(bad.size() - 1, "weight"));
     finding.evidence.push_back({"nonfinite", weight.place, next->iteration, next->value, ""});
   } else if (!bad.empty()) {
-    finding.summary += fmt::format("; all {} weights are not finite after it", bad.size());
+    finding.summary += fmt::format("; all {} weights are non-finite afterwards", bad.size());
   }
   finding.next_step = fmt::format(
       "check code that changes gradients between the backward pass and the optimizer's step of "
-      "iteration {}: {}; print the names of the parameters whose .grad is not finite right "
-      "before the step, including parameters that are not recorded (embeddings, norms, biases)",
+      "iteration {}: {}; print the names of the parameters whose .grad is not finite right before "
+      "the step, including parameters that are not recorded (embeddings, norms, biases)",
       iteration, kAfterBackward);
   return finding;
 }
@@ -309,9 +311,9 @@ Finding make_scalar_finding(const Facts& facts, const NonfiniteScalar& scalar) {
     case Moment::program:
       finding = {.cause = "nonfinite",
                  .place = {.rank = scalar.scalars->rank},
-                 .summary = fmt::format("{} is {}, and no recorded tensor was so before",
+                 .summary = fmt::format("{} is {}, and no recorded tensor was non-finite before",
                                         scalar.scalars->name, name_value(scalar.point.value)),
-                 .next_step = fmt::format("how the program computes {} in iteration {}",
+                 .next_step = fmt::format("check how the program computes {} in iteration {}",
                                           scalar.scalars->name, scalar.point.iteration)};
       break;
   }
@@ -350,8 +352,8 @@ std::vector<Finding> find_nonfinite(const Facts& facts) {
   const double count = *origin->at(first);
   finding.summary = fmt::format("{:.0f} element{} not finite", count, count == 1 ? " is" : "s are");
   if (const std::size_t others = count_nonfinite_places(facts) - 1; others > 0) {
-    finding.summary += fmt::format("; {} other tensor{} non-finite with or after it", others,
-                                   others == 1 ? " becomes" : "s become");
+    finding.summary += fmt::format("; {} other tensor{} non-finite in the same iteration or later",
+                                   others, others == 1 ? " becomes" : "s become");
   }
   if (*origin->place.tensor == TensorName::weight)
     finding.summary += describe_weight_origin(facts, *origin, first);
@@ -378,29 +380,28 @@ std::vector<Finding> find_nonfinite(const Facts& facts) {
 }  // namespace
 
 Rule nonfinite() {
-  return {
-      .cause = "nonfinite",
-      .title = "NaN or Inf values",
-      .doc =
-          "The first tensor with a NaN or Inf, by iteration and then in the order of a training "
-          "step: forward through the layers, loss, backward, optimizer step. Everything after it "
-          "is a consequence. A number of the program (loss, grad_norm, update_to_weight) that is "
-          "not finite before any recorded tensor shows between which of these steps the problem "
-          "began; it is reported even if no tensor was recorded.",
-      .stage = Stage::values,
-      .required = {"nonfinite"},
-      .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
-      .judges_scalars = true,
-      .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
-      .alternatives =
-          "With a loss scaler, occasional Inf gradients in skipped steps are normal and are "
-          "ignored. If the preceding module is not a TELens module, the problem may have started "
-          "there.",
-      .next_step =
-          "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from the last "
-          "checkpoint on, configs/nan_hunt.yaml records the inputs and results of every GEMM, "
-          "which show where it came from",
-      .find = find_nonfinite};
+  return {.cause = "nonfinite",
+          .title = "NaN or Inf values",
+          .doc =
+              "The first tensor with a NaN or Inf, by iteration and then in the order of a "
+              "training step: forward through the layers, loss, backward, optimizer step. "
+              "Everything after it is a consequence. A scalar (loss, grad_norm, update_to_weight) "
+              "that is not finite before any recorded tensor shows between which of these steps "
+              "the problem began. It is reported even if no tensor was recorded.",
+          .stage = Stage::values,
+          .required = {"nonfinite"},
+          .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
+          .judges_scalars = true,
+          .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
+          .alternatives =
+              "With a loss scaler, occasional Inf gradients in skipped steps are normal and are "
+              "ignored. If the preceding module is not a TELens module, the problem may have "
+              "started there.",
+          .next_step =
+              "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; in a rerun "
+              "from the last checkpoint, configs/nan_hunt.yaml records the inputs and results of "
+              "every GEMM, which show the origin",
+          .find = find_nonfinite};
 }
 
 }  // namespace telens::analysis

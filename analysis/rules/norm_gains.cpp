@@ -77,14 +77,13 @@ bool is_near(double value, double expected) {
 std::string judge_gain(const Facts& facts, const InitialNorm& norm) {
   if (norm.input > 0 && norm.gain == 0 && norm.output == 0) {
     if (!silences_next(facts, norm)) return "";
-    return "the gain of the norm begins as 0, so its output is 0 and no gradient reaches the "
-           "layers "
-           "before it";
+    return "the gain of the norm starts at 0, so its output is 0 and no gradient reaches the "
+           "layers before it";
   }
   if (norm.deviation == 0 && norm.mean == 1 && is_near(norm.output, 2)) {
     return fmt::format(
-        "the output of the norm has a root mean square of {:.3g} with weights of 1: it "
-        "adds one to its weights, which have to begin as 0",
+        "the output of the norm has a root mean square of {:.3g} with weights of 1: it adds 1 to "
+        "its weights, which must start at 0",
         norm.output);
   }
   constexpr double kMaxMean = 0.5;  // relative to the root mean square
@@ -95,8 +94,8 @@ std::string judge_gain(const Facts& facts, const InitialNorm& norm) {
                               std::abs(norm.output / norm.gain - 1) < kMaxOutputError;
   if (is_around_zero && norm.deviation > 0) {
     return fmt::format(
-        "the gains of the norm are centered at 0 with a root mean square of {:.3g}, as if one "
-        "had been subtracted from them, and the norm does not add it",
+        "the gains of the norm are centered at 0 with a root mean square of {:.3g}, as if 1 had "
+        "been subtracted from them, but the norm does not add it",
         norm.gain);
   }
   return "";
@@ -132,8 +131,8 @@ std::vector<Finding> find_wrong_gains(const Facts& facts) {
          .evidence = {{"root mean square", norm.place, norm.iteration, norm.gain, ""},
                       {"root mean square", output, norm.iteration, norm.output, ""}},
          .next_step =
-             "print the weight of '{layer}' at the start, and whether its class multiplies by the "
-             "weight or by one plus the weight; check _init_weights and the converted checkpoint"});
+             "print the initial weight of '{layer}', and check whether its class multiplies by the "
+             "weight or by 1 plus the weight; check _init_weights and the converted checkpoint"});
   }
   return found;
 }

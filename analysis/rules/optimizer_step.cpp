@@ -70,10 +70,10 @@ std::optional<Finding> find_impossible_steps(const Facts& facts, const Scalars& 
       .first = *first,
       .last = facts.last_iteration(),
       .confidence = kProven,
-      .summary = fmt::format("the steps change most weights by more than {:.0f} times the learning "
-                             "rate, which Adam cannot do: its second moment is too small, as after "
-                             "rounding to zero",
-                             kMaxAdamChange),
+      .summary = fmt::format(
+          "the steps change most weights by more than {:.0f} times the learning rate, which Adam "
+          "cannot do: its second moment is too small, for example rounded to zero",
+          kMaxAdamChange),
       .evidence = {{rates->name, {}, *first, *value_at(*rates, *first), ""}},
       .next_step =
           "look at optimizer.state[parameter]['exp_avg_sq']: keep it in FP32, or in 8 bits with a "
@@ -92,7 +92,7 @@ std::vector<Finding> find_optimizer_step(const Facts& facts) {
                                    {steps->name, {}, iteration, 1, "expected"}}};
       if (resume_at(facts, iteration) != nullptr) {
         finding.summary =
-            "the optimizer begins without moments, although the run was resumed: its state was not "
+            "the optimizer starts without moments, although the run was resumed: its state was not "
             "saved or not loaded";
         finding.next_step =
             "load optimizer.state_dict() after the optimizer was created for the final parameters, "
@@ -103,8 +103,8 @@ std::vector<Finding> find_optimizer_step(const Facts& facts) {
         continue;
       finding.last = facts.last_iteration();
       finding.summary = fmt::format(
-          "the first step of Adam changes a weight by {:.3g} times the learning rate instead of 1: "
-          "its step counter or its moments do not begin at zero",
+          "the first step of Adam changes a weight by {:.3g} times the learning rate (expected: "
+          "1): its step counter or its moments do not start at zero",
           change);
       return {std::move(finding)};
     }
@@ -116,28 +116,27 @@ std::vector<Finding> find_optimizer_step(const Facts& facts) {
 }  // namespace
 
 Rule optimizer_step() {
-  return {
-      .cause = "optimizer_step",
-      .title = "optimizer whose state does not fit its step",
-      .doc =
-          "The first step of Adam changes each element by the learning rate, whatever the "
-          "gradient: the median change is 1 in units of the rate. Reported: a median that is off "
-          "by 20 %, as from a step counter that had already advanced, and moments that start at "
-          "zero again in the first step of a resumed run. Visible in the first step. Also "
-          "reported: two steps in succession that change the root mean square of most weights by "
-          "more than 5 times the learning rate, which Adam cannot do.",
-      .stage = Stage::update,
-      .optional = {"l2_norm", "numel", "std", "mean"},
-      .scalars = {"first_update"},
-      .needs_optimizer = true,
-      .recorded_by = "telens.watch, of a torch.optim.Adam or AdamW with FP32 weights",
-      .alternatives =
-          "Gradients below the optimizer's epsilon; a second stage that begins with a new "
-          "optimizer on purpose.",
-      .next_step =
-          "print optimizer.state[parameter] before the first step: step has to be 0, exp_avg and "
-          "exp_avg_sq zero",
-      .find = find_optimizer_step};
+  return {.cause = "optimizer_step",
+          .title = "optimizer state that does not match its step",
+          .doc =
+              "The first step of Adam changes each element by the learning rate, independent of "
+              "the gradient: the median change is 1 in units of the rate. Reported: a median that "
+              "is off by 20 %, as from a step counter that had already advanced, and moments that "
+              "start at zero again in the first step of a resumed run. Visible in the first step. "
+              "Also reported: two consecutive steps that change the root mean square of most "
+              "weights by more than 5 times the learning rate, which Adam cannot do.",
+          .stage = Stage::update,
+          .optional = {"l2_norm", "numel", "std", "mean"},
+          .scalars = {"first_update"},
+          .needs_optimizer = true,
+          .recorded_by = "telens.watch, of a torch.optim.Adam or AdamW with FP32 weights",
+          .alternatives =
+              "Gradients below the optimizer's epsilon; a second stage that starts with a new "
+              "optimizer on purpose.",
+          .next_step =
+              "print optimizer.state[parameter] before the first step: step, exp_avg and "
+              "exp_avg_sq must be 0",
+          .find = find_optimizer_step};
 }
 
 }  // namespace telens::analysis

@@ -55,9 +55,9 @@ std::optional<Finding> find_in_weight(const Facts& facts, const Series& deviatio
         .first = high.iteration,
         .last = facts.last_iteration(),
         .confidence = kProbable,
-        .summary = fmt::format("the weight goes to and fro from step to step: its {} between "
-                               "{:.4g} and {:.4g}",
-                               name, low.value, high.value),
+        .summary = fmt::format(
+            "the weight oscillates from step to step: its {} alternates between {:.4g} and {:.4g}",
+            name, low.value, high.value),
         .evidence = {{std::string(name), deviation.place, high.iteration, high.value, ""},
                      {std::string(name), deviation.place, low.iteration, low.value, "before"}}};
   }
@@ -81,11 +81,11 @@ Rule oscillating_weights() {
           .doc =
               "The mean or standard deviation of a weight alternates between rising and falling in "
               "7 consecutive steps. Each step is at least 4 times the usual step of the 16 before "
-              "and at least a thousandth of the weight.",
+              "and at least a thousandth of the weight's first recorded standard deviation.",
           .stage = Stage::update,
           .required = {"mean", "std"},
           .recorded_by = "LogTensorStats of weights (mean, std), every iteration",
-          .alternatives = "Two copies of a model that take turns.",
+          .alternatives = "Two copies of a model that alternate.",
           .next_step =
               "telens plot RUN --layer '{layer}' --tensor weight --stat mean --stat std; reduce "
               "the learning rate or increase the momentum",

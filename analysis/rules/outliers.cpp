@@ -25,7 +25,7 @@ Finding outliers_finding(const Place& place, std::int64_t first, std::int64_t la
       .last = last,
       .confidence = kProbable,
       .summary = fmt::format(
-          "outlier values: the largest is {:.3g} times the root mean square, {:.3g} times before",
+          "outlier values: the largest is {:.3g} times the root mean square (before: {:.3g} times)",
           crest, usual),
       .evidence = {{"cur_amax / rms", place, first, crest, ""},
                    {"cur_amax / rms", place, first - 1, usual, "usual"}}};
@@ -82,9 +82,9 @@ Rule outliers() {
       .recorded_by = "LogTensorStats (l2_norm and numel, or std and mean; cur_amax)",
       .alternatives = "An element that a memory error or a kernel error changed.",
       .next_step =
-          "DumpTensors of '{layer}' in that iteration shows which channel or token it is; a recipe "
-          "with one scale per block confines it; telens stats RUN --stat mxfp8_underflows% --layer "
-          "'{layer}'",
+          "use DumpTensors on '{layer}' in that iteration to find the channel or token; a recipe "
+          "with one scale per block limits the effect to that block; telens stats RUN --stat "
+          "mxfp8_underflows% --layer '{layer}'",
       .find = find_outliers};
 }
 

@@ -60,8 +60,8 @@ std::optional<Finding> find_clipping(const Facts& facts, const Series& percent) 
   if (!found || worst.value < kMinWorstPercent) return std::nullopt;
   found->confidence = kProbable;
   found->summary = fmt::format(
-      "the cast clips up to {:.2g} % of the elements in each iteration: the scale does not follow "
-      "a tensor that is too large for it",
+      "the cast clips up to {:.2g} % of the elements in each iteration: the tensor is too large "
+      "for its scale, and the scale does not follow",
       worst.value);
   found->evidence = {{"stale_saturated%", percent.place, worst.iteration, worst.value, "largest"},
                      {"scale_headroom", percent.place, worst.iteration,
@@ -84,8 +84,8 @@ Rule overflow() {
           .title = "persistent clipping in a cast",
           .doc =
               "Elements are clipped in 6 consecutive iterations, or in 12 if each scale fits the "
-              "tensor of the iteration before. In each, the largest element loses at least a third "
-              "of its size. Delayed scaling clips a few elements in single iterations, and block "
+              "tensor of the iteration before. In each, the largest element loses at least 24 % of "
+              "its size. Delayed scaling clips a few elements in single iterations, and block "
               "formats clip because they round their scales; neither is reported.",
           .stage = Stage::cast,
           .required = {"stale_saturated%", "scale_headroom"},
@@ -94,9 +94,9 @@ Rule overflow() {
           .alternatives =
               "A tensor that grows steadily, for example because the learning rate is too high.",
           .next_step =
-              "PerTensorScaling for this tensor (configs/"
-              "current_scaling_for_gradients.yaml), DelayedScaling(margin=1), or a "
-              "shorter amax_history_len",
+              "use PerTensorScaling for this tensor (configs/"
+              "current_scaling_for_gradients.yaml), DelayedScaling(margin=1), or a shorter "
+              "amax_history_len",
           .find = find_overflow};
 }
 

@@ -90,13 +90,14 @@ std::vector<Finding> find_by_norms(const Facts& facts) {
   }
   if (origin == nullptr) return {};
   const Series& odd = *odd_one(*origin);
-  Finding finding{.cause = "rank_mismatch",
-                  .place = odd.place,
-                  .first = *origin->diverged,
-                  .last = facts.last_iteration(),
-                  .confidence = kProven,
-                  .summary = fmt::format("ranks hold different weights, and the same ones before{}",
-                                         and_others(others - 1, "weight"))};
+  Finding finding{
+      .cause = "rank_mismatch",
+      .place = odd.place,
+      .first = *origin->diverged,
+      .last = facts.last_iteration(),
+      .confidence = kProven,
+      .summary = fmt::format("the weight differs between ranks, although it was the same before{}",
+                             and_others(others - 1, "weight"))};
   for (const Series* series : origin->ranks) {
     finding.evidence.push_back({"l2_norm", series->place, finding.first,
                                 series->at(finding.first).value_or(0),
@@ -106,39 +107,39 @@ std::vector<Finding> find_by_norms(const Facts& facts) {
 }
 
 std::vector<Finding> find_rank_mismatch(const Facts& facts) {
-  auto compared =
-      find_rank_difference(facts, {.cause = "rank_mismatch",
-                                   .statistic = "weight_differs",
-                                   .summary = "its weight is not the one that the other ranks have",
-                                   .others = "weight"});
+  auto compared = find_rank_difference(
+      facts, {.cause = "rank_mismatch",
+              .statistic = "weight_differs",
+              .summary = "the weight differs from the weight of the other ranks",
+              .others = "weight"});
   return facts.has("weight_differs") ? compared : find_by_norms(facts);
 }
 
 }  // namespace
 
 Rule rank_mismatch() {
-  return {.cause = "rank_mismatch",
-          .title = "replicas of a weight diverge between ranks",
-          .doc =
-              "The norm of a weight is equal on all ranks in every bit, and from some iteration on "
-              "it is not. If most weights differ from the start, the run is sharded and nothing is "
-              "reported. If RankAgreement compared the weights, its result is used from the start "
-              "on, because it knows which weights are replicas and which are shards.",
-          .stage = Stage::setup,
-          .required = {"l2_norm|weight_differs"},
-          .compares_ranks = true,
-          .follows_causes = {"unreduced_gradient", "unlike_inputs"},
-          .recorded_by =
-              "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
-              "reduced over them",
-          .alternatives =
-              "A rank with a faulty device; an optimizer step that one rank skipped; different "
-              "inputs on ranks of one tp_group.",
-          .next_step =
-              "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm "
-              "--by rank; look for parameters outside of DistributedDataParallel, code that only "
-              "some ranks run, and ranks of one tp_group with different batches",
-          .find = find_rank_mismatch};
+  return {
+      .cause = "rank_mismatch",
+      .title = "replicas of a weight diverge between ranks",
+      .doc =
+          "The norm of a weight is bitwise equal on all ranks, and from some iteration on it is "
+          "not. If most weights differ from the start, the run is sharded and nothing is reported. "
+          "If RankAgreement compared the weights, its result is used from the start on, because it "
+          "knows which weights are replicas and which are shards.",
+      .stage = Stage::setup,
+      .required = {"l2_norm|weight_differs"},
+      .compares_ranks = true,
+      .follows_causes = {"unreduced_gradient", "unlike_inputs"},
+      .recorded_by =
+          "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not reduced over them",
+      .alternatives =
+          "A rank with a faulty device; an optimizer step that one rank skipped; different inputs "
+          "on ranks of one tp_group.",
+      .next_step =
+          "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm --by "
+          "rank; look for parameters outside of DistributedDataParallel, code that only some ranks "
+          "run, and ranks of one tp_group with different batches",
+      .find = find_rank_mismatch};
 }
 
 }  // namespace telens::analysis

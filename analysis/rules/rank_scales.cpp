@@ -12,13 +12,13 @@ std::vector<Finding> find_rank_scales(const Facts& facts) {
   auto histories = find_rank_difference(
       facts, {.cause = "rank_scales",
               .statistic = "amax_history_differs",
-              .summary = "its amax history is not the one that the other ranks of the group have",
+              .summary = "the amax history differs from the other ranks of the group",
               .others = "tensor"});
-  auto scales = find_rank_difference(
-      facts, {.cause = "rank_scales",
-              .statistic = "scale_differs",
-              .summary = "its scale is not the one that the other ranks of the group have",
-              .others = "tensor"});
+  auto scales =
+      find_rank_difference(facts, {.cause = "rank_scales",
+                                   .statistic = "scale_differs",
+                                   .summary = "the scale differs from the other ranks of the group",
+                                   .others = "tensor"});
   if (scales.empty()) return histories;
   if (histories.empty()) return scales;
   return scales.front().first <= histories.front().first ? std::move(scales) : std::move(histories);

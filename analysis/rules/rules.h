@@ -57,8 +57,7 @@ inline constexpr double kProven = 0.9;
 inline constexpr double kProbable = 0.7;
 inline constexpr double kPossible = 0.4;
 
-// Returns ", and of 1 other tensor" or ", and of 3 other tensors"; "" if `others` is 0. Pluralizes
-// the first word of `what`.
+// Returns "; also affects 1 other tensor" or "; also affects 3 other tensors"; "" if `others` is 0.
 std::string and_others(std::size_t others, std::string_view what);
 
 }  // namespace telens::analysis

@@ -63,14 +63,13 @@ constexpr char kTerminated[] = "SIGTERM or Ctrl-C ended the program";
 
 Rule exception() {
   return make_rule<Ending::exception, kException>(
-      "a program that an exception ended",
-      "An error that the program handles outside of its session.",
+      "program ended by an exception", "An error that the program handles outside of its session.",
       "read the traceback in the program's output; fix the error that it names");
 }
 
 Rule out_of_memory() {
   return make_rule<Ending::out_of_memory, kOutOfMemory>(
-      "a program that ran out of memory",
+      "program that ran out of memory",
       "Another process that uses the memory of the same device or machine.",
       "use a smaller batch, te.checkpoint, or fewer recorded statistics; "
       "torch.cuda.memory_summary() shows how memory is used");
@@ -78,16 +77,16 @@ Rule out_of_memory() {
 
 Rule killed() {
   return make_rule<Ending::killed, kKilled>(
-      "a program that was killed",
+      "program that was killed",
       "The kernel's OOM killer (dmesg names it), a scheduler's limit, a crash in native code, a "
       "lost machine; a run that continues elsewhere, if this is a copy of its file.",
-      "look at the end of the program's output, at dmesg and at the scheduler's log; "
-      "telens repair RUN");
+      "look at the end of the program's output, at dmesg and at the scheduler's log; telens repair "
+      "RUN");
 }
 
 Rule terminated() {
   return make_rule<Ending::terminated, kTerminated>(
-      "a program that a signal ended", "A launcher that ends all ranks after one of them failed.",
+      "program ended by a signal", "A launcher that ends all ranks after one of them failed.",
       "look for a time limit or a preemption in the scheduler's log");
 }
 

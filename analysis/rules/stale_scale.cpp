@@ -106,7 +106,7 @@ std::optional<Finding> find_by_missed_updates(const Facts& facts, const ScaleSer
                  .evidence = {{"scale_staleness", staleness.place, worst.iteration,
                                worst.staleness(), "largest"},
                               {"scale_jump", staleness.place, reads[missed.front()].iteration, 0,
-                               "of a tensor that grew"}}};
+                               "although the tensor grew"}}};
 }
 
 std::optional<Finding> find_by_age(const Facts& facts, const ScaleSeries& staleness) {
@@ -124,7 +124,7 @@ std::optional<Finding> find_by_age(const Facts& facts, const ScaleSeries& stalen
       .first = first,
       .last = age->points.back().iteration,
       .confidence = kProbable,
-      .summary = "the amax history is not updated any more",
+      .summary = "the amax history is no longer updated",
       .evidence = {{"scale_age", staleness.place, old->iteration, old->value, "iterations"}}};
 }
 
@@ -147,8 +147,8 @@ Rule stale_scale() {
               "Delayed scaling computes a scale from the amaxes of earlier iterations. The scale "
               "is stale if it keeps its value after an iteration whose amax was larger than the "
               "amax of the scale. A constant scale is correct while the tensor stays below the "
-              "largest amax of the history. After a non-finite amax, a constant "
-              "scale is not reported: the maximum of the history is unknown.",
+              "largest amax of the history. After a non-finite amax, a constant scale is not "
+              "reported: the maximum of the history is unknown.",
           .stage = Stage::scale,
           .required = {kScales, "cur_amax"},
           .optional = {"scale_headroom", "scale_jump", "scale_age", "scale_inv_min"},
@@ -157,10 +157,10 @@ Rule stale_scale() {
               "scale_inv_max), every iteration",
           .alternatives =
               "Forward passes outside of training that do not update the scale; a module call "
-              "without the end of its autocast region.",
+              "whose autocast region does not end.",
           .next_step =
-              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
-              "scale_jump; then PerTensorScaling for the tensor (current scaling), "
+              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat scale_jump; then "
+              "use PerTensorScaling for the tensor (current scaling): "
               "configs/current_scaling_for_gradients.yaml",
           .find = find_stale_scale};
 }

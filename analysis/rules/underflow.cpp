@@ -80,9 +80,9 @@ std::string suggest_recipe(const std::vector<RecipeUnderflow>& recorded, double 
     step += fmt::format(" --stat {}", each.other->statistic);
   for (const RecipeUnderflow& each : recorded) {
     const bool keeps = each.percent < kMaxRemaining * lost;
-    step += fmt::format("; {} {} {:.3g} % here: {}", each.other->recipe,
-                        keeps ? "would lose" : "would lose as much,", each.percent,
-                        keeps ? each.other->advice : "no help");
+    step +=
+        fmt::format("; {} would lose {:.3g} % here{}{}", each.other->recipe, each.percent,
+                    keeps ? ": use " : ", so it does not help", keeps ? each.other->advice : "");
   }
   for (const OtherRecipe& other : kOtherRecipes) {
     if (std::ranges::find(recorded, &other, &RecipeUnderflow::other) != recorded.end()) continue;
@@ -109,18 +109,17 @@ bool is_sudden_period(const Series& percent, const UnderflowPeriod& period) {
 
 std::optional<Finding> judge_by_past(const Series& percent, const UnderflowPeriod& period) {
   if (!is_sudden_period(percent, period)) return std::nullopt;
-  return Finding{
-      .cause = "underflow",
-      .place = percent.place,
-      .first = period.first.iteration,
-      .last = period.last,
-      .confidence = kProbable,
-      .summary = fmt::format("{:.3g} % of the elements become zero in the cast, less than {} % "
-                             "before",
-                             period.worst.value, kMaxPastUnderflow),
-      .evidence = {{"underflows%", percent.place, period.worst.iteration, period.worst.value,
-                    "largest"}},
-      .next_step = suggest_recipe({}, period.worst.value)};
+  return Finding{.cause = "underflow",
+                 .place = percent.place,
+                 .first = period.first.iteration,
+                 .last = period.last,
+                 .confidence = kProbable,
+                 .summary = fmt::format(
+                     "{:.3g} % of the elements become zero in the cast (before: less than {} %)",
+                     period.worst.value, kMaxPastUnderflow),
+                 .evidence = {{"underflows%", percent.place, period.worst.iteration,
+                               period.worst.value, "largest"}},
+                 .next_step = suggest_recipe({}, period.worst.value)};
 }
 
 std::vector<Finding> find_underflow(const Facts& facts) {
@@ -140,15 +139,15 @@ std::vector<Finding> find_underflow(const Facts& facts) {
                     .first = period->first.iteration,
                     .last = period->last,
                     .confidence = kProbable,
-                    .summary = fmt::format("{:.3g} % of the elements become zero in the cast; {} "
-                                           "would keep them",
-                                           period->worst.value, recorded.front().other->recipe),
+                    .summary = fmt::format(
+                        "{:.3g} % of the elements become zero in the cast; {} would keep them",
+                        period->worst.value, recorded.front().other->recipe),
                     .next_step = suggest_recipe(recorded, period->worst.value)};
     finding.evidence = {
         {"underflows%", percent->place, period->worst.iteration, period->worst.value, "largest"}};
     for (const RecipeUnderflow& each : recorded) {
       finding.evidence.push_back({std::string(each.other->statistic), percent->place,
-                                  period->worst.iteration, each.percent, "instead"});
+                                  period->worst.iteration, each.percent, "under this recipe"});
     }
     found.push_back(std::move(finding));
   }
@@ -158,27 +157,26 @@ std::vector<Finding> find_underflow(const Facts& facts) {
 }  // namespace
 
 Rule underflow() {
-  return {
-      .cause = "underflow",
-      .title = "underflow that another recipe avoids",
-      .doc =
-          "At least a tenth of the elements become zero in 4 consecutive iterations. Another "
-          "recorded recipe loses at most a quarter of that or, if none was recorded, fewer than 2 "
-          "% were lost before. Zeros of the tensor itself, for example from ReLU or padding, do "
-          "not count.",
-      .stage = Stage::cast,
-      .required = {"underflows%"},
-      .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
-      .recorded_by =
-          "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
-          "mxfp8_underflows%)",
-      .alternatives =
-          "A wrong or stale scale (ScaleHealth shows it); outliers that the scale has to cover.",
-      .next_step =
-          "telens stats RUN --layer '{layer}' --stat underflows%; choose the recipe with the "
-          "smallest loss in this run: PerTensorScaling for the tensor, Float8CurrentScaling or "
-          "MXFP8BlockScaling for the run",
-      .find = find_underflow};
+  return {.cause = "underflow",
+          .title = "underflow that another recipe avoids",
+          .doc =
+              "At least a tenth of the elements become zero in 4 consecutive iterations. Another "
+              "recorded recipe loses at most a quarter of that or, if none was recorded, fewer "
+              "than 2 % were lost before. Zeros of the tensor itself, for example from ReLU or "
+              "padding, do not count.",
+          .stage = Stage::cast,
+          .required = {"underflows%"},
+          .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
+          .recorded_by =
+              "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
+              "mxfp8_underflows%)",
+          .alternatives =
+              "A wrong or stale scale (ScaleHealth shows it); outliers that the scale must cover.",
+          .next_step =
+              "telens stats RUN --layer '{layer}' --stat underflows%; choose the recipe with the "
+              "smallest loss in this run: PerTensorScaling for the tensor, Float8CurrentScaling or "
+              "MXFP8BlockScaling for the run",
+          .find = find_underflow};
 }
 
 }  // namespace telens::analysis

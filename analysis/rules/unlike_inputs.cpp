@@ -48,20 +48,20 @@ bool has_compared_inputs(const Facts& facts, int rank) {
 
 std::string describe_difference(const Facts& facts, const Place& place) {
   if (place.tensor == TensorName::gradient && has_compared_inputs(facts, place.rank)) {
-    return "its gradient is not the one that the other ranks of its tp_group have, and all "
-           "compared inputs are: other targets or losses do that, or code between this layer and "
-           "the loss";
+    return "the gradient differs from the other ranks of the tp_group, while all compared inputs "
+           "agree: the targets, the loss, or the code between this layer and the loss differ";
   }
   if (place.tensor == TensorName::gradient) {
-    return "its gradient is not the one that the other ranks of its tp_group have: other batches, "
-           "targets or losses do that; inputs were not compared";
+    return "the gradient differs from the other ranks of the tp_group: the batches, targets or "
+           "losses differ; inputs were not compared";
   }
   if (is_first_of_step(facts, place)) {
-    return "its input is not the one that the other ranks of its tp_group have, and it is the "
-           "first in a step that they have to have alike: other batches do that";
+    return "the input differs from the other ranks of the tp_group, and it is the first tensor of "
+           "a step that must be the same on all of them: the batches differ";
   }
-  return "its input differs from the other ranks of its tp_group, while inputs of the preceding "
-         "layers agree: the code between them differs, for example by the dropout seed";
+  return "the input differs from the other ranks of the tp_group, while the inputs of the "
+         "preceding layers agree: the code between these layers behaves differently, for example "
+         "because of the dropout seed";
 }
 
 std::vector<Finding> find_unlike_inputs(const Facts& facts) {

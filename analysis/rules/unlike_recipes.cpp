@@ -115,7 +115,7 @@ Evidence make_evidence(const GemmState& state, const std::string& words) {
   return {.statistic = "ledger",
           .place = state.place,
           .iteration = state.iteration,
-          .what = fmt::format("rank {} asks for {}", state.place.rank, words)};
+          .what = fmt::format("rank {} requests {}", state.place.rank, words)};
 }
 
 Finding unlike_recipes_finding(const RecipeDifference& difference, std::size_t other_layers,
@@ -125,10 +125,6 @@ Finding unlike_recipes_finding(const RecipeDifference& difference, std::size_t o
   const Requests usual = get_requests(*difference.usual);
   const std::string odd_words = describe_requests(odd, usual);
   const std::string usual_words = describe_requests(usual, odd);
-  const std::string others =
-      other_layers == 0
-          ? ""
-          : fmt::format("; so in {} other layer{}", other_layers, other_layers == 1 ? "" : "s");
   std::vector<Evidence> evidence{make_evidence(first, odd_words),
                                  make_evidence(*difference.usual, usual_words)};
   for (const GemmState* other : std::span(difference.odd).subspan(1)) {
@@ -139,10 +135,10 @@ Finding unlike_recipes_finding(const RecipeDifference& difference, std::size_t o
           .first = difference.since,
           .last = std::max(facts.last_iteration(), difference.since),
           .confidence = difference.may_follow ? kPossible : kProven,
-          .summary = fmt::format("{} {} for {}, and rank {} for {}{}",
-                                 describe_ranks(difference.odd_ranks),
-                                 difference.odd_ranks.size() == 1 ? "asks" : "ask", odd_words,
-                                 difference.usual->place.rank, usual_words, others),
+          .summary = fmt::format(
+              "{} {} {}, but rank {} requests {}{}", describe_ranks(difference.odd_ranks),
+              difference.odd_ranks.size() == 1 ? "requests" : "request", odd_words,
+              difference.usual->place.rank, usual_words, and_others(other_layers, "layer")),
           .evidence = std::move(evidence)};
 }
 

@@ -8,7 +8,7 @@ std::vector<Finding> find_unreduced_gradient(const Facts& facts) {
   return find_rank_difference(
       facts, {.cause = "unreduced_gradient",
               .statistic = "gradient_differs",
-              .summary = "its gradient is not the one that the other ranks take their step with",
+              .summary = "the gradient for the optimizer step differs from the other ranks",
               .others = "gradient"});
 }
 

@@ -215,10 +215,11 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights,
       .first = each.size.iteration,
       .last = facts.last_iteration(),
       .confidence = shows_loss ? kProbable : kPossible,
-      .summary = fmt::format("{:.3g} % of the elements of the weight begin as exactly 0, of {} "
-                             "{:.2g} %: a part of it was not filled, as a shard of another rank",
-                             100 * *each.zeros, is_single ? "the others" : "weights of its kind",
-                             100 * others.zeros),
+      .summary =
+          fmt::format("{:.3g} % of the elements of the weight start as exactly 0 ({}: {:.2g} %): "
+                      "part of the weight was not filled, for example the shard of another rank",
+                      100 * *each.zeros, is_single ? "other weights" : "weights of its kind",
+                      100 * others.zeros),
       .evidence = {{"zeros / numel", each.place, each.size.iteration, *each.zeros, ""},
                    {"zeros / numel", {}, each.size.iteration, others.zeros, "usual"},
                    {"root mean square", each.place, each.size.iteration, each.size.value, ""},
@@ -249,12 +250,12 @@ std::optional<Finding> judge_size(const Facts& facts, const Weights& weights,
       .first = each.size.iteration,
       .last = facts.last_iteration(),
       .confidence = constant ? kProven : kProbable,
-      .summary =
-          constant
-              ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
-              : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
-                            "with {:.3g}",
-                            each.size.value, is_single ? "others" : "weights of its kind", usual),
+      .summary = constant
+                     ? fmt::format("all elements of the weight start as {:.3g}", each.size.value)
+                     : fmt::format("the weight starts with a root mean square of {:.3g}, while {} "
+                                   "start with {:.3g}",
+                                   each.size.value,
+                                   is_single ? "other weights" : "weights of its kind", usual),
       .evidence = {{"root mean square", each.place, each.size.iteration, each.size.value, ""},
                    {"root mean square", {}, each.size.iteration, usual, "usual"}}};
 }
@@ -338,10 +339,10 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
       .last = facts.last_iteration(),
       .confidence = kPossible,
       .summary = fmt::format(
-          "{}{:.3g} % of the elements of {} weights begin as exactly 0, the same share in all "
+          "{}{:.3g} % of the elements of {} weights start as exactly 0, with the same share in all "
           "weights of a kind, {}: the shard of a rank may not have been filled",
           found.min_share < found.max_share ? "up to " : "", 100 * found.max_share, all.size(),
-          found.trained.empty() ? "and so is this share of the next layer's input"
+          found.trained.empty() ? "and the same share of the next layer's input is 0"
                                 : "and training changes them"),
       .evidence = {{"zeros / numel", origin.place, origin.size.iteration, *origin.zeros, ""}},
       .next_step =
@@ -384,10 +385,10 @@ std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
         .first = first.size.iteration,
         .last = facts.last_iteration(),
         .confidence = kProbable,
-        .summary =
-            fmt::format("the weight begins with a root mean square of {:.3g}, like the other {} "
-                        "of its kind; all other kinds of layers begin with at most a 16th of it",
-                        first.size.value, kind.firsts->size() - 1),
+        .summary = fmt::format(
+            "the weight starts with a root mean square of {:.3g}, like the other {} weights of its "
+            "kind; all other kinds of layers start with at most 1/16 of it",
+            first.size.value, kind.firsts->size() - 1),
         .evidence = {{"root mean square", first.place, first.size.iteration, first.size.value, ""},
                      {"root mean square", {}, first.size.iteration, usual, "usual"}}};
   }
@@ -442,15 +443,15 @@ std::optional<Finding> judge_gains(const Facts& facts, const Weights& weights) {
       .last = facts.last_iteration(),
       .confidence = kProbable,
       .summary = fmt::format(
-          "the weights of {} of {} linear layers in the blocks begin too small: the outputs are "
-          "{:.2g} times as large as the inputs, so that the blocks contribute nothing",
+          "the weights of {} of {} linear layers in the blocks start too small: the outputs are "
+          "{:.2g} times as large as the inputs, so the blocks contribute nothing",
           small.size(), nonzero, usual),
       .evidence = {{"root mean square", first.place, first.size.iteration, first.size.value, ""},
                    {"output / input", first.place, first.size.iteration,
                     *get_first_gain(facts, first), ""}},
       .next_step =
-          "compare std(weight) * sqrt(fan-in) with the model's definition, 0.1 to 1 in "
-          "most models; check the conversion of the checkpoint and its scales"};
+          "compare std(weight) * sqrt(fan-in) with the model's definition, 0.1 to 1 in most "
+          "models; check the conversion of the checkpoint and its scales"};
 }
 
 std::vector<Finding> find_weight_initialization(const Facts& facts) {
@@ -480,17 +481,15 @@ Rule weight_initialization() {
           "In the first iterations, the root mean square of a weight differs by a factor of 6 from "
           "the corresponding layers of other blocks (at least 3), or by a factor of 16 from the "
           "median of all weights if fewer layers correspond. Also reported: a weight whose "
-          "elements "
-          "are all equal (except a gain of 1), a kind of layers whose weights are all 16 times "
-          "larger than every other kind's median, outputs below a thirtieth of their inputs in "
-          "three "
-          "quarters of the linear layers, and a norm whose gains begin around the wrong "
+          "elements are all equal (except a gain of 1), a kind of layers whose weights are all 16 "
+          "times larger than every other kind's median, outputs below a thirtieth of their inputs "
+          "in three quarters of the linear layers, and a norm whose gains start around the wrong "
           "value. All-zero weights are reported only if corresponding layers are nonzero, because "
           "residual branches and adapters start at zero. A weight with at least 1/64 zeros (1/4 if "
           "fewer than 3 layers correspond) is reported if this is 8 times the usual share. If its "
           "kind has similar sizes, its root mean square must also be smaller by half of the zeros' "
           "share, which excludes pruning: it keeps the large elements. If all weights of at least "
-          "3 layers begin with the same share k/n of zeros (n up to 64), they are reported with "
+          "3 layers start with the same share k/n of zeros (n up to 64), they are reported with "
           "lower confidence if training changes at least half of the zeros in each, which a mask "
           "prevents, or if exactly this share of the next layer's input is zero in its first 3 "
           "records.",

@@ -105,12 +105,13 @@ Finding weight_jump_finding(const Facts& facts, const std::vector<WeightJump>& g
   const bool are_most_weights = are_most(group.size(), weights);
   const WeightJump& largest = *std::ranges::max_element(group, {}, &WeightJump::change);
   std::string summary =
-      fmt::format("the root mean square of the weight goes from {:.3g} to {:.3g} in one step",
+      fmt::format("the root mean square of the weight changes from {:.3g} to {:.3g} in one step",
                   largest.before, largest.after);
-  summary += are_most_weights
-                 ? fmt::format(", with {} of {} weights: the learning rate or the optimizer",
-                               group.size(), weights)
-                 : and_others(group.size() - 1, "weight");
+  summary += are_most_weights ? fmt::format(
+                                    "; {} of {} weights jump in this step: the learning rate or "
+                                    "the optimizer is the cause",
+                                    group.size(), weights)
+                              : and_others(group.size() - 1, "weight");
   return {.cause = "weight_jump",
           .place = largest.place,
           .first = largest.iteration,
@@ -133,7 +134,7 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                                        {rate->name, {}, rate->previous, rate->before, "before"}};
   for (Finding& each : found) {
     if (each.first < rate->iteration || each.first > rate->iteration + kMaxDelay) continue;
-    each.summary += fmt::format("; the learning rate goes from {:.3g} to {:.3g} in iteration {}",
+    each.summary += fmt::format("; the learning rate rises from {:.3g} to {:.3g} in iteration {}",
                                 rate->before, rate->after, rate->iteration);
     each.evidence.insert(each.evidence.end(), evidence.begin(), evidence.end());
     return;
@@ -144,8 +145,8 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                    .first = rate->iteration,
                    .last = facts.last_iteration(),
                    .confidence = kProven,
-                   .summary = fmt::format("the learning rate goes from {:.3g} to {:.3g}, {:.2g} "
-                                          "times the largest before, and the loss rises",
+                   .summary = fmt::format("the learning rate rises from {:.3g} to {:.3g}, {:.2g} "
+                                          "times its earlier maximum, and the loss rises",
                                           rate->before, rate->after, rate->after / rate->largest),
                    .evidence = evidence});
 }
@@ -291,29 +292,28 @@ std::vector<Finding> find_weight_jump(const Facts& facts) {
 }  // namespace
 
 Rule weight_jump() {
-  return {
-      .cause = "weight_jump",
-      .title = "unusually large weight update",
-      .doc =
-          "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
-          "the usual change and by 3 times the largest change so far. If most weights change, "
-          "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
-          "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
-          "recorded learning rate that is at least 3 times its earlier maximum is named in the "
-          "finding, or is a finding by itself if the loss rises after it. Also reported: "
-          "updates in debug.watch_optimizer that are at least twice their usual size for the "
-          "learning rate, which means that the optimizer lost its state. In the first iterations: "
-          "a weight that changes by more than 4 times the measured update of the optimizer, so "
-          "that something else wrote it.",
-      .stage = Stage::update,
-      .required = {kSizes},
-      .optional = {"numel", "mean", "update_rms"},
-      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
-      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
-      .next_step =
-          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
-          "lr=...) also records the learning rate",
-      .find = find_weight_jump};
+  return {.cause = "weight_jump",
+          .title = "unusually large weight update",
+          .doc =
+              "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
+              "the usual change and by 3 times the largest change so far. If most weights change, "
+              "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
+              "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
+              "recorded learning rate that is at least 3 times its earlier maximum is named in the "
+              "finding, or is a finding by itself if the loss rises after it. Also reported: "
+              "updates in debug.watch_optimizer that are at least twice their usual size for the "
+              "learning rate, which means that the optimizer lost its state. In the first "
+              "iterations: a weight that changes by more than 4 times the measured update of the "
+              "optimizer, so that something else wrote it.",
+          .stage = Stage::update,
+          .required = {kSizes},
+          .optional = {"numel", "mean", "update_rms"},
+          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+          .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
+              "lr=...) also records the learning rate",
+          .find = find_weight_jump};
 }
 
 }  // namespace telens::analysis

@@ -12,14 +12,14 @@ std::vector<Finding> find_wrong_collective(const Facts& facts) {
       facts,
       {.cause = "wrong_collective",
        .statistic = "nonfinite_lost",
-       .summary = "fewer NaN or infinities came out of a collective than a rank sent into it",
+       .summary =
+           "the result of a collective contains fewer NaN or infinities than the input of a rank",
        .others = "collective"});
-  auto wrong =
-      find_rank_difference(facts, {.cause = "wrong_collective",
-                                   .statistic = "collectives_wrong",
-                                   .summary = "other values came out of a collective than the "
-                                              "ranks sent",
-                                   .others = "collective"});
+  auto wrong = find_rank_difference(
+      facts, {.cause = "wrong_collective",
+              .statistic = "collectives_wrong",
+              .summary = "the result of a collective does not match the inputs of the ranks",
+              .others = "collective"});
   if (wrong.empty()) return lost;
   if (lost.empty()) return wrong;
   return lost.front().first <= wrong.front().first ? std::move(lost) : std::move(wrong);

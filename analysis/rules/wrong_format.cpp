@@ -31,14 +31,15 @@ Finding wrong_format_finding(const Facts& facts, const CastOperand& operand, Ten
                              const std::string& usual) {
   Place place = operand.state->place;
   place.tensor = tensor;
-  return {.cause = "wrong_format",
-          .place = place,
-          .first = operand.state->iteration,
-          .last = facts.last_iteration(),
-          .confidence = kProbable,
-          .summary = fmt::format("it is cast to {}, the {}s of other layers to {}", operand.ran,
-                                 get_name(tensor), usual),
-          .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
+  return {
+      .cause = "wrong_format",
+      .place = place,
+      .first = operand.state->iteration,
+      .last = facts.last_iteration(),
+      .confidence = kProbable,
+      .summary = fmt::format("the tensor is cast to {}, but the {}s of other layers are cast to {}",
+                             operand.ran, get_name(tensor), usual),
+      .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
 }
 
 struct FormatChange {
@@ -83,8 +84,8 @@ std::vector<Finding> find_changed_format(const Facts& facts) {
            .first = first.iteration,
            .last = facts.last_iteration(),
            .confidence = kProbable,
-           .summary = fmt::format("it is cast to {}, and to {} before{}", first.after, first.before,
-                                  and_others(layers.size() - 1, "layer whose formats change")),
+           .summary = fmt::format("the format of the cast changes from {} to {}{}", first.before,
+                                  first.after, and_others(layers.size() - 1, "layer")),
            .evidence = {{"ledger: ran " + first.after, first.place, first.iteration, 0, ""}}}};
 }
 
@@ -113,10 +114,10 @@ std::vector<Finding> find_narrow_gradients(const Facts& facts) {
              .first = state.iteration,
              .last = facts.last_iteration(),
              .confidence = kProbable,
-             .summary = fmt::format("gradients are cast to E4M3 with one scale a tensor, and "
-                                    "up to {:.3g} % of the elements become zero; E5M2 has 15 more "
-                                    "powers of two for them",
-                                    worst.value),
+             .summary = fmt::format(
+                 "gradients are cast to E4M3 with one scale per tensor, and up to {:.3g} % of the "
+                 "elements become zero; E5M2 covers 15 more powers of two",
+                 worst.value),
              .evidence = {{"ledger: ran " + ran, place, state.iteration, 0, ""},
                           {"underflows%", place, worst.iteration, worst.value, "largest"}}}};
   }
@@ -168,7 +169,7 @@ Rule wrong_format() {
       .optional = {"underflows%"},
       .needs_ledger = true,
       .recorded_by = "PrecisionLedger",
-      .alternatives = "A second recipe for a part of the model, on purpose.",
+      .alternatives = "A second recipe that part of the model uses on purpose.",
       .next_step = "telens ledger RUN --layer '{layer}'",
       .find = find_wrong_format};
 }

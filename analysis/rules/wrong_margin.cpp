@@ -62,12 +62,12 @@ std::vector<Finding> find_wrong_margin(const Facts& facts) {
   const auto usual = find_usual_margin(all);
   if (!usual) return {};
   if (*usual >= kMinWideMargin || *usual < 0) {
-    return {
-        wrong_margin_finding(all.front(), 0,
-                             fmt::format("all tensors are cast with a margin of {}: {}", *usual,
-                                         *usual < 0 ? "their largest values are clipped"
-                                                    : "so many bits of the format are never used"),
-                             kProbable)};
+    return {wrong_margin_finding(
+        all.front(), 0,
+        fmt::format("all tensors are cast with a margin of {}: {}", *usual,
+                    *usual < 0 ? "their largest values are clipped"
+                               : "this many bits of the format's range are never used"),
+        kProbable)};
   }
   std::vector<Finding> found;
   for (const MarginSeries& margin : all) {
@@ -77,7 +77,7 @@ std::vector<Finding> find_wrong_margin(const Facts& facts) {
     const auto at = static_cast<std::size_t>(other - margin.values.begin());
     found.push_back(wrong_margin_finding(
         margin, at,
-        fmt::format("a margin of {}, where other tensors have {}", other->second, *usual),
+        fmt::format("the margin is {}, while other tensors have {}", other->second, *usual),
         kProven));
   }
   return found;
@@ -95,11 +95,11 @@ Rule wrong_margin() {
           .stage = Stage::scale,
           .required = {"scale_staleness", "scale_headroom", "cur_amax"},
           .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
-          .alternatives = "A second recipe for a part of the model, on purpose.",
+          .alternatives = "A second recipe that part of the model uses on purpose.",
           .next_step =
-              "DelayedScaling(margin=0), or 1 for tensors that grow; "
-              "configs/value_histograms.yaml records the loss for each margin; telens whatif "
-              "RUN --margin 0",
+              "use DelayedScaling(margin=0), or margin=1 for tensors that grow; "
+              "configs/value_histograms.yaml records the loss for each margin; telens whatif RUN "
+              "--margin 0",
           .find = find_wrong_margin};
 }
 

@@ -33,15 +33,15 @@ std::string describe_scale(double scale, double expected, double off) {
   constexpr double kNear = 1;  // bits
   constexpr double kFar = 2;   // bits
   if (std::abs(scale) < 0.01 && std::abs(expected) > kNear) {
-    return "it is 1, as if it were lost";
+    return "it is 1, so it was probably lost";
   }
   if (std::abs(expected) > kFar && std::abs(scale + expected) < kNear) {
     return "it is the inverse of the expected scale";
   }
   if (std::abs(expected) > kFar && std::abs(scale - 2 * expected) < kNear) {
-    return "it looks as if it were applied twice";
+    return "it appears to be applied twice";
   }
-  return fmt::format("{:.2g} bits too {}", std::abs(off), off > 0 ? "small" : "large");
+  return fmt::format("it is {:.2g} bits too {}", std::abs(off), off > 0 ? "small" : "large");
 }
 
 struct WrongScale {
@@ -128,8 +128,8 @@ Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness,
       .first = read.iteration,
       .last = reads[wrong.last].iteration,
       .confidence = wrong.reads > 1 || std::abs(wrong.off) > 2 * kMinOffset ? kProven : kProbable};
-  std::string description =
-      fmt::format("{:.2g} bits too {}", std::abs(wrong.off), wrong.off > 0 ? "small" : "large");
+  std::string description = fmt::format("it is {:.2g} bits too {}", std::abs(wrong.off),
+                                        wrong.off > 0 ? "small" : "large");
   const Series* inverse = facts.find(staleness.place, "scale_inv_max");
   const auto inverse_now = inverse != nullptr ? inverse->at(read.iteration) : std::nullopt;
   if (inverse_now && *inverse_now > 0) {
@@ -138,9 +138,9 @@ Finding wrong_scale_finding(const Facts& facts, const ScaleSeries& staleness,
     finding.evidence.push_back(
         {"scale_inv_max", staleness.place, read.iteration, *inverse_now, ""});
   }
-  finding.summary =
-      fmt::format("the scale corresponds to an amax of {:.3g}, the history to {:.3g}: {}",
-                  std::exp2(read.scale_amax), std::exp2(wrong.expected), description);
+  finding.summary = fmt::format(
+      "the scale corresponds to an amax of {:.3g}, but the amax history gives {:.3g}: {}",
+      std::exp2(read.scale_amax), std::exp2(wrong.expected), description);
   finding.evidence.push_back(
       {"scale_staleness", staleness.place, read.iteration, read.staleness(), ""});
   finding.evidence.push_back({"cur_amax", staleness.place, reads[wrong.first - 1].iteration,

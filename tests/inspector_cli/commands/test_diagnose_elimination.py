@@ -38,7 +38,7 @@ def test_gradient_that_overflows_after_backward_names_the_weight(optimizer, trai
     found = optimizer({(12, "grad_norm"): math.inf})
     assert where(found[0]) == ("nonfinite", LAYERS[2], "weight", 12)
     assert "every recorded tensor of the backward pass is finite" in found[0]["summary"]
-    assert "in iteration 13 1 element of the weight is not finite" in found[0]["summary"]
+    assert "in iteration 13, 1 element of the weight is not finite" in found[0]["summary"]
     assert "unscaling" in found[0]["next_step"]
     assert "loss function" not in found[0]["next_step"]
     assert [each["statistic"] for each in found[0]["evidence"]] == ["grad_norm", "nonfinite"]
@@ -49,13 +49,13 @@ def test_norm_of_nan_that_spoils_every_weight_names_none(optimizer, training):
         spoil(training, layer, "weight", 13, 4096)
     found = optimizer({(12, "grad_norm"): math.nan})
     assert where(found[0]) == ("nonfinite", None, None, 12)
-    assert f"all {len(LAYERS)} weights are not finite after it" in found[0]["summary"]
+    assert f"all {len(LAYERS)} weights are non-finite afterwards" in found[0]["summary"]
 
 
 def test_update_after_a_finite_norm_is_the_optimizers(optimizer):
     found = optimizer({(12, "update_to_weight"): math.nan})
     assert where(found[0]) == ("nonfinite", None, None, 12)
-    assert "the optimizer's step made it" in found[0]["summary"]
+    assert "the optimizer step is the origin" in found[0]["summary"]
 
 
 def test_norm_without_recorded_gradients_blames_nothing(telens, lines, tmp_path):
@@ -121,8 +121,8 @@ def test_nan_loss_without_records_blames_nothing(telens, lines, tmp_path):
 
 
 @pytest.mark.parametrize(("known", "words"), [
-    (True, "its operands were finite, so the product or the bias made it"),
-    (False, "whether its operands were finite was not recorded"),
+    (True, "its operands were finite, so the product or the bias is the origin"),
+    (False, "it was not recorded whether its operands were finite"),
 ])  # fmt: skip
 def test_operands_count_as_finite_only_if_recorded(telens, lines, tmp_path, known, words):
     for step in range(STEPS):
@@ -245,7 +245,7 @@ def test_zeros_of_a_whole_shard_are_possible(
 def test_shares_that_differ_by_kind_are_reported_as_up_to(telens, lines, tmp_path):
     zeros = OF_ONE_KIND | {(layer, "fc2"): 0.125 for layer in range(4)}
     (found,) = found_in(telens, weights(lines, tmp_path, zeros))
-    assert found["summary"].startswith("up to 25 % of the elements of 8 weights begin as exactly 0")
+    assert found["summary"].startswith("up to 25 % of the elements of 8 weights start as exactly 0")
 
 
 def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path):
@@ -253,7 +253,7 @@ def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path)
     run = weights(lines, tmp_path, OF_ONE_KIND, masked=True, inputs={"fc2": 0.25})
     (found,) = [each for each in found_in(telens, run) if each["cause"] == "weight_initialization"]
     assert (found["layer"], found["confidence"]) == ("layers.0.fc1", 0.4)
-    assert "so is this share of the next layer's input" in found["summary"]
+    assert "the same share of the next layer's input" in found["summary"]
 
 
 def test_pruning_by_size_leaves_the_root_mean_square(telens, lines, tmp_path):

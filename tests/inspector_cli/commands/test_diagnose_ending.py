@@ -278,7 +278,7 @@ def test_watch_and_report_show_the_same_ending(telens, lines, tmp_path):
     assert "exception: the whole run, since iteration" in watched.stdout
     assert watched.returncode == 0
     assert telens("report", run, "-o", tmp_path / "page.html").returncode == 0
-    assert "a program that an exception ended" in (tmp_path / "page.html").read_text()
+    assert "program ended by an exception" in (tmp_path / "page.html").read_text()
 
 
 def test_the_documentation_has_the_states(telens):

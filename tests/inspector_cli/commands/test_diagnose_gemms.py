@@ -90,7 +90,7 @@ def test_unmonitored_casts_are_not_kept_codes(findings, lines, training, schedul
     found = findings(training)
     assert [each["confidence"] for each in found] == ([confidence] if confidence else [])
     for each in found:
-        assert ("is recorded any more" in each["summary"]) == (confidence == PROBABLE)
+        assert ("no longer recorded" in each["summary"]) == (confidence == PROBABLE)
 
 
 def test_waiting_section_may_stop_recording(findings, lines, training):

@@ -53,7 +53,7 @@ def test_gradient_precedes_weight_in_same_iteration(diagnose):
 
 def test_either_of_two_ranks_may_deviate(diagnose):
     said = " ".join(diagnose({WEIGHT: 3}).stdout.split())
-    assert "of two ranks either may be the odd one" in said
+    assert "with two ranks, either may be the wrong one" in said
     assert "--tensor weight --stat weight_differs l2_norm --by rank" in said
 
 
@@ -135,8 +135,8 @@ def test_ranks_are_compared_in_warm_up_too(diagnose):
 def test_targets_are_blamed_only_with_compared_inputs(diagnose, inputs):
     compared = {TARGET: 4, **({INPUT: None} if inputs else {})}
     (finding,) = json.loads(diagnose(compared, "--format", "json").stdout)["findings"]
-    alike = "all compared inputs are: other targets or losses do that"
-    unknown = "other batches, targets or losses do that; inputs were not compared"
+    alike = "all compared inputs agree: the targets, the loss"
+    unknown = "the batches, targets or losses differ; inputs were not compared"
     assert (alike in finding["summary"]) == inputs
     assert (unknown in finding["summary"]) == (not inputs)
 
@@ -163,7 +163,7 @@ def test_first_and_later_inputs_are_distinguished(of_layers):
     (first,) = of_layers(["layers.1.fc1", "layers.2.fc1"])
     assert (first["layer"], first["tensor"], first["rank"]) == ("layers.1.fc1", "activation", 1)
     assert first["first_iteration"] == 4
-    assert "the first in a step that they have to have alike" in first["summary"]
+    assert "the first tensor of a step that must be the same" in first["summary"]
     assert "the same batches" in first["next_step"]
 
 
@@ -221,11 +221,11 @@ def test_ranks_under_unlike_recipes_are_named_with_both(under):
     assert (finding["layer"], finding["gemm"]) == ("layers.1.fc1", "fprop")
     assert (finding["first_iteration"], finding["last_iteration"]) == (0, 0)
     assert finding["summary"] == (
-        f"rank 1 asks for {CURRENT}, and rank 0 for {DELAYED}; so in 1 other layer"
+        f"rank 1 requests {CURRENT}, but rank 0 requests {DELAYED}; also affects 1 other layer"
     )
     assert "--by rank" in finding["next_step"]
     text = " ".join(under([DELAYED, "none"]).stdout.split())
-    assert "rank 1 asks for no recipe" in text
+    assert "rank 1 requests no recipe" in text
     assert "nothing to diagnose" not in text
 
 
@@ -239,19 +239,19 @@ def test_ledger_without_statistics_is_checked(under):
     [
         (
             [DELAYED, CURRENT, "none"],
-            f"rank 1 asks for {CURRENT}, and rank 0 for {DELAYED}",
-            {"rank 2 asks for no recipe"},
+            f"rank 1 requests {CURRENT}, but rank 0 requests {DELAYED}",
+            {"rank 2 requests no recipe"},
         ),
         (
             ["none", CURRENT, DELAYED, CURRENT],
-            f"rank 0 asks for no recipe, and rank 1 for {CURRENT}",
-            {f"rank 2 asks for {DELAYED}"},
+            f"rank 0 requests no recipe, but rank 1 requests {CURRENT}",
+            {f"rank 2 requests {DELAYED}"},
         ),
     ],
 )
 def test_three_recipes_are_summarized_as_two(under, recipes, summary, others):
     (finding,) = json.loads(under(recipes, "--format", "json").stdout)["findings"]
-    assert finding["summary"] == f"{summary}; so in 1 other layer"
+    assert finding["summary"] == f"{summary}; also affects 1 other layer"
     whats = {each["what"] for each in finding["evidence"]}
     assert len(whats) == 3
     assert whats > others

@@ -84,7 +84,7 @@ def test_a_recorded_learning_rate_that_jumps(telens, lines, training, tmp_path, 
     found = json.loads(result.stdout)["findings"]
     assert [where(each) for each in found] == ([("weight_jump", None, None, 15)] if told else [])
     if told:
-        assert found[0]["summary"].startswith("the learning rate goes from 0.001 to 0.01")
+        assert found[0]["summary"].startswith("the learning rate rises from 0.001 to 0.01")
 
 
 def test_learning_rate_jump_reports_old_rate(telens, lines, training, tmp_path):
@@ -93,7 +93,7 @@ def test_learning_rate_jump_reports_old_rate(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
     (finding,) = json.loads(result.stdout)["findings"]
     assert where(finding) == ("weight_jump", None, None, 15)
-    assert "from 1e-05 to 0.005, 5 times the largest before" in finding["summary"]
+    assert "from 1e-05 to 0.005, 5 times its earlier maximum" in finding["summary"]
     assert [
         (each["statistic"], each["iteration"], each["value"]) for each in finding["evidence"]
     ] == [
