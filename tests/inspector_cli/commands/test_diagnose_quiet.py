@@ -159,8 +159,16 @@ def test_gradient_falling_with_successor_is_ignored(findings, training):
 @pytest.mark.parametrize(
     ("current", "mxfp8", "words"),
     [
-        (30, 1, ("MXFP8 would lose 1 %", "current scaling would lose 30 % here, so it does not help")),
-        (1, 30, ("current scaling would lose 1 %", "MXFP8 would lose 30 % here, so it does not help")),
+        (
+            30,
+            1,
+            ("MXFP8 would lose 1 %", "current scaling would lose 30 % here, so it does not help"),
+        ),
+        (
+            1,
+            30,
+            ("current scaling would lose 1 %", "MXFP8 would lose 30 % here, so it does not help"),
+        ),
         (
             1,
             None,
