@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/kernels/cuda/blocks/block_tensors.h"
-#include "core/kernels/cuda/quantize/block_dequantize.cuh"
+#include "core/kernels/cuda/quantize/block_quantize.cuh"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 

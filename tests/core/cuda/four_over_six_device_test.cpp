@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/cuda/quantize/four_over_six.cuh"
+#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "core/ops/block_quantize.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"

@@ -11,7 +11,7 @@
 #include "core/formats/convert.h"
 #include "core/formats/scheme.h"
 #include "core/kernels/cuda/gemm/scale_layouts.cuh"
-#include "core/kernels/cuda/quantize/transpose_codes.cuh"
+#include "core/kernels/cuda/quantize/quantize_transpose.cuh"
 #include "core/ops/block_quantize.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"

@@ -9,7 +9,6 @@
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/kernels/cuda/quantize/amax.cuh"
-#include "core/kernels/cuda/quantize/dequantize.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize_transpose.cuh"
 #include "core/kernels/cuda/quantize/scaling.cuh"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/kernels/cpu/statistics/statistics_ranges.h"
-#include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "core/kernels/cuda/quantize/transpose_tile.cuh"
-#include "core/kernels/cuda/statistics/block_copies.cuh"
+#include "core/kernels/cuda/quantize/quantize_transpose.cuh"
+#include "core/kernels/cuda/statistics/block_errors.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
 #include "core/kernels/cuda/statistics/statistics_what_if.cuh"

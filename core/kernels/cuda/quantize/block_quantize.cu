@@ -1,6 +1,5 @@
 // Launchers of quantize_mxfp8, quantize_fp8_blocks and dequantize_blocks.
 #include "core/kernels/cuda/blocks/block_launch.cuh"
-#include "core/kernels/cuda/quantize/block_dequantize.cuh"
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
 #include "core/kernels/cuda/quantize/launchers.h"
 

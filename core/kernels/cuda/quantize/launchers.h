@@ -8,16 +8,12 @@
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/quantize/amax.cuh"
-#include "core/kernels/cuda/quantize/block_dequantize.cuh"
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
-#include "core/kernels/cuda/quantize/dequantize.cuh"
-#include "core/kernels/cuda/quantize/four_over_six.cuh"
 #include "core/kernels/cuda/quantize/hadamard.cuh"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize_transpose.cuh"
 #include "core/kernels/cuda/quantize/scaling.cuh"
-#include "core/kernels/cuda/quantize/transpose_codes.cuh"
 
 namespace telens::cuda {
 

@@ -1,7 +1,6 @@
 // Launchers of quantize_nvfp4 and quantize_four_over_six.
 #include "core/kernels/cuda/blocks/block_launch.cuh"
 #include "core/kernels/cuda/launch.cuh"
-#include "core/kernels/cuda/quantize/four_over_six.cuh"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 

@@ -2,11 +2,9 @@
 // dequantization.
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/quantize/amax.cuh"
-#include "core/kernels/cuda/quantize/dequantize.cuh"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/kernels/cuda/quantize/quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize_transpose.cuh"
-#include "core/kernels/cuda/quantize/transpose_codes.cuh"
 
 namespace telens::cuda {
 namespace {

@@ -1,7 +1,6 @@
 // Launchers of the comparison of a matrix with its block cast: statistics, errors by blocks, and
 // the difference of two copies.
 #include "core/kernels/cuda/blocks/block_launch.cuh"
-#include "core/kernels/cuda/statistics/block_copies.cuh"
 #include "core/kernels/cuda/statistics/block_errors.cuh"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"

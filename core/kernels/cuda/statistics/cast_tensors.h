@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_tensors.h"
-#include "core/kernels/cuda/statistics/block_copies.cuh"
 #include "core/kernels/cuda/statistics/block_errors.cuh"
 
 namespace telens::cuda {

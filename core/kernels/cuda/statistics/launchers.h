@@ -6,9 +6,7 @@
 
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/launch.cuh"
-#include "core/kernels/cuda/statistics/block_copies.cuh"
 #include "core/kernels/cuda/statistics/block_errors.cuh"
-#include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/histogram.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"

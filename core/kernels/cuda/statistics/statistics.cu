@@ -1,7 +1,6 @@
 // Launchers of statistics, central moments and blockwise_dynamic_range, and of the merging of their
 // parts.
 #include "core/kernels/cuda/launch.cuh"
-#include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"

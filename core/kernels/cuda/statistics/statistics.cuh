@@ -1,4 +1,16 @@
-// Device code. All statistics of a tensor in one read. core/ops/statistics_layout.h defines them.
+// Device code. Statistics of a tensor. core/ops/statistics_layout.h defines them.
+#pragma once
+
+#include "core/kernels/cuda/conversions.cuh"
+#include "core/kernels/cuda/packs.cuh"
+#include "core/kernels/cuda/statistics/cast_sums.cuh"
+#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/kernels/cuda/statistics/statistics_casts.cuh"
+#include "core/ops/statistics_layout.h"
+
+namespace telens::cuda {
+
+// ---- All statistics in one read.
 //
 // A thread reads 32 elements of a chunk at a time into registers. Integer extremes of their codes
 // show if they are ordinary: no NaN, no infinity, and in a range whose squares FP32 can sum. For
@@ -6,16 +18,6 @@
 // overflows are counted only if the extremes show that there are any. Other elements are read
 // again, from the cache, by a loop that processes every element in double. The sums of groups of 32
 // are accumulated in double.
-#pragma once
-
-#include "core/kernels/cuda/packs.cuh"
-#include "core/kernels/cuda/statistics/cast_sums.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
-#include "core/kernels/cuda/statistics/statistics_casts.cuh"
-#include "core/kernels/cuda/statistics/statistics_codes.cuh"
-#include "core/ops/statistics_layout.h"
-
-namespace telens::cuda {
 
 // Casts per launch: their accumulators fill 36 KB of shared memory. More casts need another read.
 inline constexpr int kCastsOfLaunch = 6;
@@ -386,6 +388,68 @@ TELENS_DEVICE void merge_statistics(const MergeStatisticsArguments& arguments, c
     merge_column.template operator()<CastSums>(part_words(i), arguments.casts + i * kCastSumsWords,
                                                shared.cast);
   }
+}
+
+// ---- The central moments of a tensor.
+
+struct CentralMomentsArguments {
+  const void* x;
+  std::int64_t size;
+  CentralMoments* parts;  // one per thread block
+};
+
+constexpr std::int64_t central_moments_blocks(std::int64_t size) {
+  constexpr int kResident = 2;  // resident thread blocks per multiprocessor
+  return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kResident);
+}
+
+namespace detail {
+
+// Computes the moments of `count` elements in FP64. `at(i)` returns the code of element i and is
+// called twice for each.
+template <typename Format, typename At>
+TELENS_DEVICE CentralMoments compute_moments(int count, const At& at) {
+  const auto is_finite = [&](int i) {
+    return (at(i) & Format::kMagnitudeMask) < Format::kTopExponentCode;
+  };
+  const auto value = [&](int i) {
+    return static_cast<double>(widen<Format>(static_cast<typename Format::Bits>(at(i))));
+  };
+  double sum = 0;
+  std::int64_t finite = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!is_finite(i)) continue;
+    sum += value(i);
+    ++finite;
+  }
+  if (finite == 0) return {};
+  const double center = sum / static_cast<double>(finite);
+  CenteredSums sums;
+  for (int i = 0; i < count; ++i) {
+    if (is_finite(i)) sums.add(value(i) - center);
+  }
+  return moments_around(center, finite, sums);
+}
+
+}  // namespace detail
+
+// Writes the moments of the block's chunks to its element of `parts`.
+template <typename Format, typename Thread>
+TELENS_DEVICE void central_moments(const CentralMomentsArguments& arguments, const Thread& thread,
+                                   MergeShared<CentralMoments>& shared) {
+  const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
+  CentralMoments moments;
+  for (std::int64_t first = thread.block() * kStatisticsChunk; first < arguments.size;
+       first += thread.blocks() * kStatisticsChunk) {
+    const std::int64_t left = arguments.size - first;
+    const std::int64_t size = left < kStatisticsChunk ? left : kStatisticsChunk;
+    const int count = static_cast<int>(size / kThreads) + (thread.index() < size % kThreads);
+    merge(moments, detail::compute_moments<Format>(count, [&](int i) {
+            return std::uint32_t{x[first + std::int64_t{i} * kThreads + thread.index()]};
+          }));
+  }
+  moments = merge_block(thread, moments, shared.of_warp);
+  if (thread.index() == 0) arguments.parts[thread.block()] = moments;
 }
 
 }  // namespace telens::cuda

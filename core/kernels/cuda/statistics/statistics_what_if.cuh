@@ -9,7 +9,6 @@
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_casts.cuh"
-#include "core/kernels/cuda/statistics/statistics_codes.cuh"
 #include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
