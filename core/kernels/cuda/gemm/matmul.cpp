@@ -6,7 +6,7 @@
 #include <torch/library.h>
 
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/gemm/lt_product.h"
+#include "core/kernels/cuda/gemm/cublaslt.h"
 #include "core/kernels/cuda/gemm/tf32.h"
 #include "core/ops/gemm.h"
 #include "core/ops/matmul.h"

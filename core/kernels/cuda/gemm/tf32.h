@@ -1,9 +1,9 @@
 // torch's setting that allows FP32 operands of products on CUDA to be rounded to TF32.
 #pragma once
 
-namespace telens::cuda {
+#include <ATen/Context.h>
 
-bool allows_tf32();
+namespace telens::cuda {
 
 namespace detail {
 
@@ -27,4 +27,9 @@ bool products_are_tf32(const Context& context) {
 }
 
 }  // namespace detail
+
+inline bool allows_tf32() {
+  return !at::NoTF32Guard::should_disable_tf32() && detail::products_are_tf32(at::globalContext());
+}
+
 }  // namespace telens::cuda
