@@ -2,7 +2,7 @@
 // torch in FP64.
 #include <gtest/gtest.h>
 
-#include "core/kernels/cpu/norm_activation/activation_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 #include "tests/core/activation_reference.h"
 
 namespace telens::testing {

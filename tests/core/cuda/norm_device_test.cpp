@@ -7,8 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cpu/norm_activation/activation_rows.h"
-#include "core/kernels/cpu/norm_activation/normalization_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 #include "core/kernels/cuda/norm_activation/activation.cuh"
 #include "core/kernels/cuda/norm_activation/normalization.cuh"
 #include "tests/core/cuda/host_data.h"

@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/gemm/decode_columns.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/gemm/decode_columns.cpp"
@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/quantize/decode_step-inl.h"
+#include "core/kernels/cpu/quantize/fp8_steps-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {

@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
-#include "core/kernels/cpu/gemm/decode_columns.h"
 #include "core/kernels/cpu/grain.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/checks.h"
 #include "core/ops/quantize.h"
 

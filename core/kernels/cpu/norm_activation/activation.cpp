@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/kernels/cpu/grain.h"
-#include "core/kernels/cpu/norm_activation/activation_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 #include "core/ops/activation.h"
 #include "core/ops/checks.h"
 

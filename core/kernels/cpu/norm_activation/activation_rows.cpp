@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/norm_activation/activation_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 
 #include "core/kernels/cpu/element_type.h"
 #include "core/ops/activation_formula.h"

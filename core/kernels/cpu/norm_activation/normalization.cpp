@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "core/kernels/cpu/grain.h"
-#include "core/kernels/cpu/norm_activation/normalization_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 #include "core/ops/normalization_backend.h"
 
 namespace telens {

@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/norm_activation/normalization_rows.h"
+#include "core/kernels/cpu/norm_activation/rows.h"
 
 #include <cmath>
 

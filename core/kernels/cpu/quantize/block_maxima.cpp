@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/quantize/block_maxima.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/quantize/block_maxima.cpp"

@@ -9,7 +9,6 @@
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_scales.h"
-#include "core/kernels/cpu/quantize/block_scalings.h"
 #include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/block_quantize.h"

@@ -9,8 +9,7 @@
 #include <cmath>
 
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/quantize/decode_step-inl.h"
-#include "core/kernels/cpu/quantize/quantize_step-inl.h"
+#include "core/kernels/cpu/quantize/fp8_steps-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
@@ -26,7 +25,7 @@ struct DecodeStep {
   }
 };
 
-// The step of dequantize_range, with one of the scale types of quantize_step-inl.h.
+// The step of dequantize_range, with one of the scale types of fp8_steps-inl.h.
 template <typename Input, typename Output, typename Scale>
 struct DequantizeStep {
   using Element = typename Output::Bits;

@@ -11,7 +11,6 @@
 #include "core/formats/stochastic_rounding.h"
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/grain.h"
-#include "core/kernels/cpu/quantize/block_scalings.h"
 #include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/block_quantize.h"

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/quantize/quantize_step-inl.h"
+#include "core/kernels/cpu/quantize/fp8_steps-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {

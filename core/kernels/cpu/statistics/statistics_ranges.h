@@ -12,7 +12,7 @@
 
 namespace telens::kernels {
 
-// ---- `statistics` (statistics_range.cpp, statistics_plan.cpp)
+// ---- `statistics` (statistics_range.cpp)
 
 // The effects of a cast as magnitudes of the tensor's format. Unsigned codes increase with their
 // values, so each counter of CastSums is one integer comparison per element.

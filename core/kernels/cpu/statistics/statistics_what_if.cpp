@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/kernels/cpu/grain.h"
-#include "core/kernels/cpu/quantize/block_scalings.h"
 #include "core/kernels/cpu/quantize/block_tiles.h"
 #include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
