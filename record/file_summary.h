@@ -15,7 +15,7 @@
 #include "record/damage.h"
 #include "record/hdf5_guard.h"
 #include "record/packed_rows.h"
-#include "record/rows/row_lists.h"
+#include "record/rows/table.h"
 #include "record/run_reader.h"
 #include "record/run_schema.h"
 

@@ -14,7 +14,6 @@
 #include "record/damage.h"
 #include "record/file_summary.h"
 #include "record/packed_reader.h"
-#include "record/rows/row_lists.h"
 #include "record/rows/table.h"
 #include "record/run_reader.h"
 

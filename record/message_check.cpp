@@ -1,4 +1,4 @@
-#include "record/message_check.h"
+#include "record/metadata_check.h"
 
 #include <fmt/format.h>
 #include <algorithm>

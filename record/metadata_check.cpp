@@ -8,8 +8,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "record/message_check.h"
-
 namespace telens::record {
 
 namespace {

@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "record/rows/row_lists.h"
 #include "record/rows/table.h"
 #include "record/rows/tables.h"
 

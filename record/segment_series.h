@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "record/segment_copy.h"
 #include "record/segment_writer.h"
-#include "record/thinning.h"
 
 namespace telens::record {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "record/disk_space.h"
-#include "record/rows/row_lists.h"
+#include "record/rows/table.h"
 #include "record/run_reader.h"
 #include "record/run_schema.h"
 #include "record/run_writer.h"

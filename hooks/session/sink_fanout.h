@@ -13,7 +13,7 @@
 
 #include "hooks/session_options.h"
 #include "hooks/sink.h"
-#include "record/rows/row_lists.h"
+#include "record/rows/table.h"
 
 namespace telens::debug {
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "python/bindings/gil.h"
-#include "record/rows/row_lists.h"
 #include "record/rows/table.h"
 #include "record/run_reader.h"
 

@@ -1,13 +1,11 @@
 // Lengths in messages of headers and heaps, constructed by hand from HDF5's format specification.
-#include "record/message_check.h"
+#include "record/metadata_check.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "record/metadata_check.h"
 
 namespace telens::record {
 namespace {

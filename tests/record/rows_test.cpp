@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "record/rows/names.h"
-#include "record/rows/row_lists.h"
 #include "record/rows/table.h"
 #include "record/rows/tables.h"
 

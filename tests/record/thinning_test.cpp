@@ -17,7 +17,7 @@
 
 #include "record/claims.h"
 #include "record/repair.h"
-#include "record/thinning.h"
+#include "record/segment_copy.h"
 #include "tests/record/damaged_file.h"
 #include "tests/record/record_fixture.h"
 
