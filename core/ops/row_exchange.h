@@ -6,7 +6,7 @@
 // weights: [tokens, slots], FP32 (FP64 for FP64 values); without weights, each row counts once.
 //
 // Each operator is the gradient of the two others, so all of them can be differentiated any number
-// of times (core/modules/moe/row_exchange_autograd.cpp). Sums and products are FP32 (FP64 for
+// of times (core/modules/moe/moe_permutation.cpp). Sums and products are FP32 (FP64 for
 // FP64), in the order of the slots, and rounded once: the same bits with any number of threads.
 #pragma once
 

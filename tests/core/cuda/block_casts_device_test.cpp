@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "core/kernels/cuda/statistics/cast_tensors.h"
-#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/ops/block_errors.h"
 #include "hooks/statistics/accumulator.h"
 #include "tests/core/block_casts.h"

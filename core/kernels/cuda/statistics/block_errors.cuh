@@ -3,9 +3,8 @@
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
-#include "core/kernels/cuda/statistics/cast_sums.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {

@@ -2,9 +2,9 @@
 // parts.
 #include "core/kernels/cuda/launch.cuh"
 #include "core/kernels/cuda/statistics/launchers.h"
-#include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "core/kernels/cuda/statistics/statistics_blocks.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 
 namespace telens::cuda {
 namespace {

@@ -3,9 +3,8 @@
 
 #include "core/kernels/cuda/conversions.cuh"
 #include "core/kernels/cuda/packs.cuh"
-#include "core/kernels/cuda/statistics/cast_sums.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_casts.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/ops/statistics_layout.h"
 
 namespace telens::cuda {

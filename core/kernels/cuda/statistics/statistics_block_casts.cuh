@@ -2,8 +2,7 @@
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
-#include "core/kernels/cuda/statistics/cast_sums.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/ops/scale_formula.h"
 
 namespace telens::cuda {

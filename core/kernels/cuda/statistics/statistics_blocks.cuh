@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 
 namespace telens::cuda {
 

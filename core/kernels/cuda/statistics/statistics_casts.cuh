@@ -2,7 +2,7 @@
 // the effects of casting to FP8.
 #pragma once
 
-#include "core/kernels/cuda/statistics/cast_sums.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/kernels/cuda/words.cuh"
 
 namespace telens::cuda {

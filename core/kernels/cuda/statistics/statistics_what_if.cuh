@@ -7,8 +7,8 @@
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
-#include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/kernels/cuda/statistics/statistics_casts.cuh"
+#include "core/kernels/cuda/statistics/sums.cuh"
 #include "core/ops/scale_formula.h"
 
 namespace telens::cuda {
