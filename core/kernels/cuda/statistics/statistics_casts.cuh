@@ -1,5 +1,5 @@
-// Device code. What statistics of a tensor count per element: extremes and counts of its codes, and
-// the effects of casting to FP8.
+// Device code. The per-element parts of a tensor's statistics: extremes and counts of its codes,
+// and the effects of casting to FP8.
 #pragma once
 
 #include "core/kernels/cuda/statistics/sums.cuh"
