@@ -71,7 +71,7 @@ std::vector<Finding> find_dead_expert(const Facts& facts) {
            .summary = fmt::format("the expert received no tokens in {} recorded iterations, while "
                                   "other experts of {} did",
                                   idle, name),
-           .evidence = {{"numel", use.place, use.last, 0, "last iteration with tokens"}}});
+           .evidence = {{"numel", use.place, *missed, 0, "first iteration without tokens"}}});
     }
   }
   return found;

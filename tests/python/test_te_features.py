@@ -251,7 +251,7 @@ def test_precision_of_operands_and_fallbacks_are_recorded(begin, hooks):
     }
 
 
-def test_operand_that_is_not_quantized_under_a_recipe_causes_a_warning(begin):
+def test_unquantized_operand_under_a_recipe_causes_a_warning(begin):
     folder = begin({"TELensGemmPrecision": {}})
     quantizer, x = flow.MXFP8Quantizer(), random_tensor()
     copy = quantizer(x)
