@@ -229,3 +229,23 @@ def test_the_iteration_that_raises_is_recorded(tmp_path, model, check_before_bac
         train()
     rows = telens.open_run(tmp_path).records(tensor="activation", statistic="cur_amax")
     assert [*rows["iteration"]] == [0, 1, 2]
+
+
+def test_numbers_of_several_optimizers_are_combined(tmp_path):
+    models = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]).to(torch.bfloat16)
+    with torch.no_grad():
+        for each in models:
+            each.weight.fill_(1.0)
+            each.bias.zero_()
+    optimizers = [  # updates of 2^-10 are lost next to 1, updates of 2^-2 are not
+        torch.optim.SGD([models[0].weight], lr=2.0**-10),
+        torch.optim.SGD([models[1].weight], lr=2.0**-2),
+    ]
+    with telens.watch(models, AMAX, tmp_path, every=1):
+        for layer in models:
+            layer(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert scalars(tmp_path, "lost_updates%") == {0: 50}
+    assert scalars(tmp_path, "lr") == {0: 2.0**-10}
+    assert scalars(tmp_path, "update_to_weight") == pytest.approx({0: 0.25 / 2**0.5})

@@ -203,13 +203,14 @@ class OptimizerWatch:
     of every ``every``-th iteration also ``grad_norm``, ``update_to_weight`` (norm of the update
     over the norm of the weights, on a sample) and ``lost_updates%``, the share of sampled elements
     that the step did not change although their update is not zero, which is how BF16 weights lose
-    small updates. ``grad_norm`` covers all optimizers of the iteration. It is not recorded if a
-    gradient is sharded, as by FSDP2. A learning rate in a tensor is recorded only in measured
-    steps. The first step of Adam also has ``first_update``, the median change of an element in
-    units of the learning rate, which is 1. The layers' weights have their own ``lost_updates%`` and
-    ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the rank's part of the
-    gradient that the optimizer received for them. ``missing`` is 1 for a weight that the optimizer
-    trains and that has no gradient, while other parameters have one.
+    small updates. These numbers cover all optimizers of the iteration; ``lr`` is that of the first
+    one. ``grad_norm`` is not recorded if a gradient is sharded, as by FSDP2. A learning rate in a
+    tensor is recorded only in measured steps. The first step of Adam also has ``first_update``, the
+    median change of an element in units of the learning rate, which is 1. The layers' weights have
+    their own ``lost_updates%`` and ``update_rms``; ``accumulated_norm`` and ``accumulated_mean``
+    describe the rank's part of the gradient that the optimizer received for them. ``missing`` is 1
+    for a weight that the optimizer trains and that has no gradient, while other parameters have
+    one.
 
     Parameters
     ----------
@@ -239,6 +240,8 @@ class OptimizerWatch:
         # By id(optimizer); with the id of parameters whose moments begin with this step.
         self._samples: dict[int, tuple[list[_Sample], set[int]]] = {}
         self._norms: list[float] = []  # of the gradients of this iteration
+        # Of this iteration: lost and all updates, squares of the update and of the weights.
+        self._totals = [0.0] * 4
         self._stepped = False
         self._is_sharded = False
         self.handles = [
@@ -297,11 +300,11 @@ class OptimizerWatch:
         trained = self._trained(optimizer)
         if not trained or not _C.debug.is_initialized():
             return
-        self._stepped = True
+        is_first, self._stepped = not self._stepped, True
         rate = optimizer.param_groups[0].get("lr")
         due = self.is_due()
         # Reading a tensor would wait for the device in each step.
-        if rate is not None and (due or not isinstance(rate, torch.Tensor)):
+        if is_first and rate is not None and (due or not isinstance(rate, torch.Tensor)):
             self.record("lr", float(rate))
         # A fused optimizer itself skips the steps in which GradScaler has found an Inf or NaN.
         found_inf = getattr(optimizer, "found_inf", None)
@@ -356,6 +359,11 @@ class OptimizerWatch:
         norms, self._norms = self._norms, []
         if norms and not self._is_sharded and _C.debug.is_initialized():
             self.record("grad_norm", math.sqrt(sum(each * each for each in norms)))
+        (lost, due, change, size), self._totals = self._totals, [0.0] * 4
+        if due > 0 and _C.debug.is_initialized():
+            self.record("lost_updates%", 100 * lost / due)
+        if size > 0 and _C.debug.is_initialized():
+            self.record("update_to_weight", math.sqrt(change / size))
         self.steps += self._stepped
         self._stepped = self._is_sharded = False
 
@@ -398,11 +406,7 @@ class OptimizerWatch:
                 elements = _sampled(parameter).numel()
                 _C.log_scalar(f"{layer}_weight_lost_updates%", 100 * lost / due, now)
                 _C.log_scalar(f"{layer}_weight_update_rms", math.sqrt(change / elements), now)
-        lost, due, change, size = table.sum(0).tolist()
-        if due > 0:
-            self.record("lost_updates%", 100 * lost / due)
-        if size > 0:
-            self.record("update_to_weight", math.sqrt(change / size))
+        self._totals = [a + b for a, b in zip(self._totals, table.sum(0).tolist(), strict=True)]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
