@@ -18,7 +18,7 @@ import telens
 from .decoder import VOCABULARY, Decoder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "samples"))
+SAMPLES = str(ROOT / "samples")
 PROGRAMS: dict[str, type] = {}  # key: the source of the incident
 
 
@@ -34,6 +34,8 @@ def incident(source: str) -> Callable[[type], type]:
 
 @functools.cache
 def text():
+    if SAMPLES not in sys.path:
+        sys.path.insert(0, SAMPLES)
     from gpt import Text
 
     return Text("", 200_000)
