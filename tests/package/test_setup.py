@@ -302,7 +302,10 @@ exit 1"""
     assert calls.index("apt-get update") < calls.index(cmake_calls(calls)[0])
     assert calls[-1].startswith("cmake --preset")
     assert cmake_calls(configure()) == []
-    assert cmake_calls(configure("CUDA=ON")) == [f"{WITH_TORCH} -DTELENS_CUDA=ON"]
+    with_cuda = f"{WITH_TORCH} -DTELENS_CUDA=ON"
+    assert cmake_calls(configure("CUDA=ON")) == [f"{with_cuda} -UTELENS_CUDA_TARGETS"]
+    calls = cmake_calls(configure("CUDA=ON", "CUDA_TARGETS=80;90a"))
+    assert calls == [f"{with_cuda} -DTELENS_CUDA_TARGETS=80;90a"]
 
 
 def test_build_with_torch_is_configured_once(with_make):
