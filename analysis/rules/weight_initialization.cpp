@@ -426,7 +426,8 @@ std::optional<Finding> judge_gains(const Facts& facts, const Weights& weights) {
     const auto gain = get_first_gain(facts, *each);
     if (!gain || *gain == 0) continue;
     ++nonzero;
-    if (*gain >= kMaxGain) continue;
+    // A fan-in of 1 or more: larger weights do not explain the gain.
+    if (*gain >= kMaxGain || each->size.value >= kMaxGain) continue;
     small.push_back(each);
     gains.push_back(*gain);
   }

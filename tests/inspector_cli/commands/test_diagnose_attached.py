@@ -83,13 +83,15 @@ def test_growth_of_a_single_block_is_judged_by_size(findings, training, size, fo
     assert [where(each)[:2] for each in findings(training)] == expected
 
 
-@pytest.mark.parametrize(("gain", "found"), [(0.01, True), (0.1, False)])
-def test_weights_that_are_all_too_small_are_found(findings, training, gain, found):
+@pytest.mark.parametrize(
+    ("weight", "gain", "found"), [(0.0014, 0.01, True), (0.0014, 0.1, False), (0.1, 0.01, False)]
+)
+def test_weights_that_are_all_too_small_are_found(findings, training, weight, gain, found):
     for step in range(STEPS):
         for block in range(3):
             for part in ("q_proj", "o_proj", "up_proj", "down_proj"):
                 layer = f"model.{block}.{part}"
-                training.put(step, layer, "weight", 0.0014)
+                training.put(step, layer, "weight", weight)
                 training.put(step, layer, "activation", 1.0)
                 training.put(step, layer, "output", gain)
                 training.put(step, layer, "gradient", 1e-3)
