@@ -28,14 +28,14 @@ constexpr double kTrusted = 0.6;
 // Iterations that a scale or the setup may show later than its first consequence: a history is seen
 // not to move only after the tensor has outgrown its scale.
 constexpr std::int64_t kShownLater = 2;
-// Clipping and growth may by chance begin one iteration earlier.
+// Iterations by which chance may advance the start of clipping and growth.
 constexpr std::int64_t kByChance = 1;
-// Consequences begin while their cause lasts, or so many iterations after it.
+// Iterations after the end of a cause in which consequences may still begin.
 constexpr std::int64_t kAftermath = 20;
 
 Stage get_stage(const Finding& finding) { return find_rule(finding.cause).stage; }
 
-// When it can have begun.
+// Returns the earliest iteration in which the problem may have begun.
 std::int64_t earliest(const Finding& finding) {
   const Stage stage = get_stage(finding);
   if (stage <= Stage::scale) return finding.first - kShownLater;
@@ -73,7 +73,7 @@ bool is_other_reading(const Finding& origin, const Finding& other) {
 
 constexpr std::string_view kDeadGain = "dead_gain";
 
-// An input that a dead gain makes nothing of has collapsed, too: one thing under two names.
+// Returns true if one is a dead gain and the other the collapsed tensor that results from it.
 bool is_same_by_another_name(const Finding& origin, const Finding& other) {
   const auto is_collapse = [](const Finding& finding) {
     return finding.cause == kDeadGain || finding.cause == "collapsed_activation";
@@ -89,7 +89,8 @@ bool is_known_origin(const Finding& origin, const Finding& other) {
   return std::ranges::find(causes, origin.cause) != causes.end();
 }
 
-// Values that are too small, and weights that are not trained, do not become NaN or Inf by that.
+// Returns true if the other finding is NaN or Inf and the origin is small values or untrained
+// weights, which do not produce them.
 bool cannot_explain(const Finding& origin, const Finding& other) {
   constexpr std::array<std::string_view, 6> kHarmless{"vanishing_gradients", "underflow",
                                                       "lost_updates",        "frozen_weight",
@@ -113,8 +114,8 @@ bool may_follow(const Finding& origin, const Finding& other) {
          get_order_in_step(other.place) >= get_order_in_step(origin.place);
 }
 
-// Weights that part in the iteration of the gradient that was not reduced: the optimizer steps
-// before weights are compared, although they come first in the order of a step.
+// Moves a known origin before its consequence of the same iteration. Weights that diverge follow an
+// unreduced gradient, but precede it in the order of a step.
 void put_known_origins_first(std::vector<Finding>& findings) {
   for (auto later = findings.begin(); later != findings.end(); ++later) {
     const auto first = std::find_if(findings.begin(), later, [&](const Finding& known) {

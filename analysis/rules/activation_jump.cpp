@@ -31,7 +31,7 @@ bool is_only_mean_drift(const Facts& facts, const Place& place, const Shift& ram
 // bits, or the tensor remains smaller than most others if its kind has one layer.
 bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
                           const Series& growing, const Shift& ramp) {
-  constexpr std::int64_t kStartIterations = 12;  // iterations
+  constexpr std::int64_t kStartIterations = 12;
   if (ramp.first > facts.first_iteration() + kStartIterations) return false;
   const std::string kind = facts.get_kind(growing.place.layer);
   std::size_t peers = 0;

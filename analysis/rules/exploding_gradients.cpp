@@ -69,25 +69,33 @@ std::vector<Series> get_gradients(const Facts& facts) {
   return gradients;
 }
 
+using Inputs = std::map<std::pair<int, std::int32_t>, Series>;  // key: rank and layer
+
+Inputs get_inputs(const Facts& facts) {
+  Inputs inputs;
+  for (Series& each : root_mean_squares(facts, TensorName::activation)) {
+    const std::pair key(each.place.rank, each.place.layer);
+    inputs.try_emplace(key, std::move(each));
+  }
+  return inputs;
+}
+
 // Returns true if both layers read the same tensor, as projections to queries and keys do.
-bool read_same_input(const std::vector<Series>& inputs, const Place& a, const Place& b) {
-  const auto find = [&](const Place& place) {
-    return std::ranges::find_if(inputs, [&](const Series& each) {
-      return each.place.layer == place.layer && each.place.rank == place.rank;
-    });
-  };
-  const auto first = find(a), second = find(b);
+bool read_same_input(const Inputs& inputs, const Place& a, const Place& b) {
+  const auto first = inputs.find({a.rank, a.layer});
+  const auto second = inputs.find({b.rank, b.layer});
   if (first == inputs.end() || second == inputs.end()) return false;
-  return std::ranges::equal(first->points, second->points, [](const Point& x, const Point& y) {
-    const bool equal = x.value == y.value || (std::isnan(x.value) && std::isnan(y.value));
-    return x.iteration == y.iteration && equal;
-  });
+  return std::ranges::equal(
+      first->second.points, second->second.points, [](const Point& x, const Point& y) {
+        const bool equal = x.value == y.value || (std::isnan(x.value) && std::isnan(y.value));
+        return x.iteration == y.iteration && equal;
+      });
 }
 
 // Returns true if the layer shares its input with another layer and its gradient falls by less than
 // a factor of 64: while attention learns, gradients of queries and keys may fall to a twentieth.
 bool may_fall(const PlaceShift& change, const std::vector<Series>& gradients,
-              const std::vector<Series>& inputs) {
+              const Inputs& inputs) {
   constexpr double kMaxBits = 6;
   if (change.shift.bits > 0 || -change.shift.bits >= kMaxBits) return false;
   return std::ranges::any_of(gradients, [&](const Series& each) {
@@ -98,7 +106,7 @@ bool may_fall(const PlaceShift& change, const std::vector<Series>& gradients,
 
 std::vector<Finding> find_gradient_shifts(const Facts& facts, std::string_view cause, int sign) {
   const std::vector<Series> gradients = get_gradients(facts);
-  const std::vector<Series> inputs = root_mean_squares(facts, TensorName::activation);
+  const Inputs inputs = get_inputs(facts);
   std::vector<Finding> found;
   for (const auto& group : shifts_together(gradients, sign, kGradientShift)) {
     if (comes_from_loss(group, gradients)) continue;
@@ -196,7 +204,7 @@ Finding make_ratio_finding(const Facts& facts, std::string_view cause, int sign,
 std::optional<Finding> compare_with_next_layer(const Facts& facts, std::string_view cause,
                                                int sign) {
   const std::vector<Series> gradients = get_gradients(facts);
-  const std::vector<Series> inputs = root_mean_squares(facts, TensorName::activation);
+  const Inputs inputs = get_inputs(facts);
   std::map<int, const Series*> next_layer;  // by rank
   std::optional<Finding> found;
   for (const Series& gradient : gradients) {

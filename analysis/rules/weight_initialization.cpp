@@ -436,6 +436,7 @@ std::optional<Finding> judge_gains(const Facts& facts, const Weights& weights) {
     return std::nullopt;
   }
   const InitialWeight& first = *small.front();
+  const double first_gain = gains.front();
   const double usual = median(std::move(gains));
   return Finding{
       .cause = "weight_initialization",
@@ -448,8 +449,7 @@ std::optional<Finding> judge_gains(const Facts& facts, const Weights& weights) {
           "{:.2g} times as large as the inputs, so the blocks contribute nothing",
           small.size(), nonzero, usual),
       .evidence = {{"root mean square", first.place, first.size.iteration, first.size.value, ""},
-                   {"output / input", first.place, first.size.iteration,
-                    *get_first_gain(facts, first), ""}},
+                   {"output / input", first.place, first.size.iteration, first_gain, ""}},
       .next_step =
           "compare std(weight) * sqrt(fan-in) with the model's definition, 0.1 to 1 in most "
           "models; check the conversion of the checkpoint and its scales"};

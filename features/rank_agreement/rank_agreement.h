@@ -45,8 +45,8 @@ class RankAgreement final : public ScheduledObserver, public RankChecker {
   std::set<std::string> told_;  // differences that were already warned of
 };
 
-// Records the result of a comparison, and warns of differences that are not in `told` yet. `title`:
-// the feature's title.
+// Records the result of a comparison, and warns of differences that are not in `told`, to which it
+// adds them. `title`: the name of the feature in warnings.
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
             std::string_view title, FeatureServices& services, std::set<std::string>& told);
 

@@ -1,6 +1,6 @@
 """FP8 attention whose keys travel round a ring of ranks, in FP64, with bounds of what FP32 makes.
 
-The casts are those of each step: see core/modules/attention/fp8_ring_attention.cpp.
+Each step casts its own operands: see core/modules/attention/fp8_ring_attention.cpp.
 """
 
 from __future__ import annotations

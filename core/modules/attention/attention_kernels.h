@@ -17,8 +17,8 @@ namespace telens {
 
 // Disables kernels during its lifetime, in addition to those disabled by torch.backends.cuda,
 // according to NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN and memory-efficient) and
-// NVTE_UNFUSED_ATTN (math), 0 or 1, read in each call. The switches are torch's, process-wide, like
-// those of torch.nn.attention.sdpa_kernel: attention on other threads is affected too, and a
+// NVTE_UNFUSED_ATTN (math), 0 or 1, read in each call. Sets torch's process-wide switches, as
+// torch.nn.attention.sdpa_kernel does: attention on other threads is also affected, and a
 // concurrent sdpa_kernel that ends later restores the state that it found. Changes nothing unless a
 // variable is 0.
 class AllowedAttentionKernels {

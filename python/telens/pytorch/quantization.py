@@ -78,8 +78,8 @@ class _Running(threading.local):
 
 running = _Running()
 
-# Equal recipes share one C++ recipe; the newest stands for all. A custom recipe owns its C++
-# recipe: a strong reference would keep both for ever.
+# Equal recipes share one C++ recipe, which maps to the newest of them. A custom recipe owns its C++
+# recipe, so a strong reference would keep both alive forever.
 _python_recipes: WeakKeyDictionary[_C.Recipe, Callable[[], Recipe | None]] = WeakKeyDictionary()
 
 

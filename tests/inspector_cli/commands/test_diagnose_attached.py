@@ -67,7 +67,7 @@ def test_parallel_projections_are_not_compared(findings, training, same_input):
         for number, layer in enumerate(PROJECTIONS):
             training.put(step, layer, "weight", 0.1 + 1e-4 * step)
             training.put(step, layer, "activation", 1.0 if same_input else 1.0 + 0.1 * number)
-            # Gradients of queries fall while those of keys grow.
+            # Gradients of queries fall, and gradients of keys grow.
             factor = (0.25, 4, 1)[number] if step >= 12 else 1
             training.put(step, layer, "gradient", 1e-3 * factor)
     found = [where(each)[:2] for each in findings(training)]

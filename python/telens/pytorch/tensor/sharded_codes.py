@@ -33,8 +33,8 @@ __all__ = [
 
 aten = torch.ops.aten
 
-# Functions of torch that split and join rows, and their packages: FSDP's convert between shards and
-# whole parameters, those of its checkpoints read and write pieces.
+# Functions of torch that split and join rows, and their packages. FSDP converts between shards and
+# whole parameters; checkpoints read and write pieces.
 _FSDP = "torch.distributed.fsdp."
 _CHECKPOINT = "torch.distributed.checkpoint."
 NARROW = "narrow_tensor_by_index"
