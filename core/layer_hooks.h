@@ -14,11 +14,8 @@
 #include "core/base/call_gate.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
+#include "core/base/torch_tensor.h"
 #include "core/distributed/process_group.h"
-
-namespace at {
-class Tensor;
-}
 
 namespace telens {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Stream.h>
+#include <c10/core/Device.h>
 
 #include <span>
 #include <vector>
@@ -22,19 +22,12 @@ inline at::ScalarType to_torch(DType dtype) { return static_cast<at::ScalarType>
 inline at::Device to_torch(DeviceId device) {
   return {static_cast<c10::DeviceType>(device.type), device.index};
 }
-inline c10::Stream to_torch(const StreamHandle& stream) {
-  return c10::Stream::unpack3(stream.id, stream.device.index,
-                              static_cast<c10::DeviceType>(stream.device.type));
-}
 
 TELENS_EXPORT std::vector<TensorHandle> to_handles(const std::vector<at::Tensor>& tensors);
 
 inline DType to_handle(at::ScalarType dtype) { return static_cast<DType>(dtype); }
 inline DeviceId to_handle(const at::Device& device) {
   return {static_cast<std::int8_t>(device.type()), device.index()};
-}
-inline StreamHandle to_handle(const c10::Stream& stream) {
-  return {to_handle(stream.device()), static_cast<std::int64_t>(stream.id())};
 }
 
 }  // namespace telens

@@ -36,7 +36,7 @@ class TELENS_EXPORT NoGradScope {
 };
 
 // New tensors are plain tensors with values while it lives, in any mode of this thread
-// (core/ops/tensor_utils.h).
+// (core/ops/torch_internals.h).
 class PlainTensorScope {
  public:
   PlainTensorScope();

@@ -15,10 +15,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-
-namespace at {
-class Tensor;
-}
+#include "core/base/torch_tensor.h"
 
 namespace telens {
 

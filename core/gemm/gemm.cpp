@@ -8,7 +8,7 @@
 
 #include "core/ops/gemm.h"
 #include "core/ops/matmul.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 #include "core/quantization/quantized_tensor.h"
 
 namespace telens {

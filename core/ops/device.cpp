@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "core/ops/dispatcher.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 
 namespace telens::ops {
 namespace {

@@ -1,7 +1,6 @@
 // Device differences, and graph captures on a device.
 #pragma once
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
@@ -32,16 +31,6 @@ inline bool multiplies_in_fp32(const at::Tensor& tensor) {
 // Returns true if scaled_dot_product_attention accepts an additive FP32 mask with 16-bit tensors.
 // The memory-efficient kernel of CUDA rejects one.
 inline bool takes_wider_mask(const at::Tensor& query) { return query.is_cpu(); }
-
-// Returns true if every kernel of scaled_dot_product_attention that LibTorch would choose gives the
-// same bits in each run. On CUDA, the flash and memory-efficient kernels add up gradients in any
-// order unless torch.use_deterministic_algorithms(True) requests a fixed order; cuDNN is then not
-// chosen.
-inline bool attention_is_deterministic(const at::Tensor& query) {
-  const at::Context& context = at::globalContext();
-  return query.is_cpu() ||
-         (context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly());
-}
 
 // Returns true if flash accepts FP32 tensors and is the only fast kernel. On CUDA, flash accepts
 // only 16-bit tensors, and cuDNN's and the memory-efficient kernel are fast, too.

@@ -3,6 +3,10 @@
 //   return op.call(x);
 #pragma once
 
+#ifdef TELENS_STABLE_ABI
+#include "core/stable_abi/operators.h"
+#else
+
 #include <ATen/core/dispatch/Dispatcher.h>
 
 namespace telens::ops {
@@ -15,3 +19,5 @@ c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
 }
 
 }  // namespace telens::ops
+
+#endif

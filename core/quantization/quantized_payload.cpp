@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 #include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"

@@ -43,7 +43,7 @@ const QuantizedTensor* find_reusable(const at::Tensor& tensor, const Quantizer* 
 QuantizedTensor flatten_to_matrix(QuantizedTensor payload);
 
 // Increments the version counters of the payload's tensors after an in-place change
-// (core/ops/tensor_utils.h).
+// (core/ops/torch_internals.h).
 TELENS_EXPORT void bump_version(const QuantizedTensor& payload);
 
 }  // namespace telens

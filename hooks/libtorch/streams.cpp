@@ -14,12 +14,21 @@
 #include "core/torch_compat.h"
 
 namespace telens {
+namespace {
+
+c10::Stream to_torch(const StreamHandle& stream) {
+  return c10::Stream::unpack3(stream.id, stream.device.index,
+                              static_cast<c10::DeviceType>(stream.device.type));
+}
+
+}  // namespace
 
 // ---- order of streams
 
 StreamHandle current_stream(DeviceId device) {
-  const c10::Device of = to_torch(device);
-  return to_handle(c10::impl::VirtualGuardImpl(of.type()).getStream(of));
+  const c10::Device of = telens::to_torch(device);
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(of.type()).getStream(of);
+  return {to_handle(stream.device()), static_cast<std::int64_t>(stream.id())};
 }
 
 void wait_for(const StreamHandle& stream) {

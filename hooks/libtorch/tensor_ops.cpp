@@ -1,8 +1,6 @@
 #include "hooks/tensor_ops.h"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -11,11 +9,8 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "core/ops/attention.h"
@@ -25,14 +20,11 @@
 #include "core/ops/histogram.h"
 #include "core/ops/statistics.h"
 #include "core/ops/tensor_digest.h"
-#include "core/ops/tensor_utils.h"
-#include "core/quantization/autocast.h"
 #include "core/quantization/block_scaling.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/torch_compat.h"
 #include "hooks/libtorch/block_quantizers.h"
-#include "hooks/libtorch/c10d_group.h"
 #include "hooks/streams.h"
 
 namespace telens::tensor_ops {
@@ -96,8 +88,6 @@ std::vector<double> to_doubles(const TensorHandle& x) {
 TensorHandle detach(const TensorHandle& x) { return to_torch(x).detach(); }
 
 TensorHandle to_host(const TensorHandle& x) { return to_torch(x).cpu().contiguous(); }
-
-std::uint32_t get_version(const TensorHandle& x) { return telens::get_version(to_torch(x)); }
 
 bool are_the_same_values(const TensorHandle& a, const TensorHandle& b) {
   const at::Tensor first = to_torch(a);
@@ -276,11 +266,6 @@ TensorHandle in_parts(const TensorHandle& x, std::int64_t parts) {
   return to_torch(x).reshape({parts, -1});
 }
 
-RankGroupPtr running_amax_group() {
-  const AutocastState* autocast = current_autocast();
-  return autocast == nullptr ? nullptr : to_rank_group(autocast->options.group.get());
-}
-
 // ---- samples
 
 TensorHandle take(const TensorHandle& x, std::span<const std::int64_t> places) {
@@ -326,105 +311,3 @@ TensorHandle join_as_doubles(std::span<const TensorHandle> vectors) {
 }
 
 }  // namespace telens::tensor_ops
-
-// ---- checks of foreign code
-
-namespace telens {
-
-NoGradScope::NoGradScope() : before_(at::GradMode::is_enabled()) {
-  at::GradMode::set_enabled(false);
-}
-NoGradScope::~NoGradScope() { at::GradMode::set_enabled(before_); }
-
-struct PlainTensorScope::Impl {
-  ops::PlainTensors plain;
-};
-PlainTensorScope::PlainTensorScope() : impl_(std::make_unique<Impl>()) {}
-PlainTensorScope::~PlainTensorScope() = default;
-
-struct GateScope::Impl {
-  ops::GateScope scope;
-};
-GateScope::GateScope(const std::int64_t* word) : impl_(new Impl{ops::GateScope(word)}) {}
-GateScope::~GateScope() = default;
-
-namespace {
-
-at::Tensor get_state(at::Generator& generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-// States are stored as bytes on the host.
-bool are_equal(const at::Tensor& a, const at::Tensor& b) {
-  return a.nbytes() == b.nbytes() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
-c10::impl::LocalDispatchKeySet with_counting() {
-  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  keys.excluded_ = keys.excluded_ - c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
-  return keys;
-}
-
-}  // namespace
-
-struct RandomState::Impl {
-  std::vector<std::pair<at::Generator, at::Tensor>> states;
-};
-
-RandomState::RandomState(std::optional<DeviceId> device) : impl_(std::make_unique<Impl>()) {
-  const auto add = [this](at::Device of) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    at::Tensor state = get_state(generator);
-    impl_->states.emplace_back(std::move(generator), std::move(state));
-  };
-  add(at::Device(at::kCPU));
-  if (device && !device->is_cpu()) add(to_torch(*device));
-}
-
-RandomState::~RandomState() = default;
-
-bool RandomState::restore() {
-  bool changed = false;
-  for (auto& [generator, state] : impl_->states) {
-    if (are_equal(get_state(generator), state)) continue;
-    changed = true;
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-  return changed;
-}
-
-struct MutationGuard::Impl {
-  c10::impl::ForceDispatchKeyGuard counting{with_counting()};
-  std::vector<std::pair<at::Tensor, std::uint32_t>> versions;
-
-  void add(const at::Tensor& tensor) {
-    if (tensor.defined() && !tensor.is_inference())
-      versions.emplace_back(tensor, tensor._version());
-  }
-};
-
-MutationGuard::MutationGuard() : impl_(std::make_unique<Impl>()) {}
-MutationGuard::~MutationGuard() = default;
-
-void MutationGuard::add(const TensorHandle& tensor) { impl_->add(to_torch(tensor)); }
-
-void MutationGuard::add(const ObservedOperand& operand) {
-  if (!operand.defined()) return;
-  if (!operand.is_quantized()) return add(operand.plain());
-  for (const bool columnwise : {false, true}) {
-    const QuantizedCodes data = operand.codes(columnwise);
-    add(data.codes);
-    add(data.scale_inv);
-    add(data.tensor_scale);
-  }
-}
-
-bool MutationGuard::was_written() const {
-  return std::ranges::any_of(impl_->versions,
-                             [](const auto& each) { return each.first._version() != each.second; });
-}
-
-}  // namespace telens

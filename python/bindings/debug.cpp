@@ -12,9 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/gemm/gemm.h"
 #include "core/hook_points.h"
-#include "core/ops/gemm.h"
 #include "hooks/config/config.h"
 #include "hooks/debug.h"
 #include "hooks/libtorch/c10d_group.h"
@@ -279,26 +277,6 @@ void bind_debug(py::module_& parent) {
              py::arg("enabled"));
   module.def("run_path", &debug::run_path,
              "Returns the directory that the session records to; '' if it records nothing.");
-}
-
-// ---- GEMMs
-
-void bind_gemm(py::module_& module) {
-  module.def(
-      "newest_gemm_choice",
-      [] {
-        const ops::GemmChoice choice = ops::newest_gemm_choice();
-        return std::pair(std::string(choice.kernel), std::string(choice.reason));
-      },
-      "(kernel, reason) of the newest GEMM of this thread: which kernel ran, and why not the "
-      "fastest one; an empty reason: it is the fastest one.");
-  module.def(
-      "gemm_counts",
-      [] {
-        const GemmCounts counts = gemm_counts();
-        return std::pair(counts.quantized, counts.high_precision);
-      },
-      "(quantized, in high precision): the GEMMs that this process has run so far.");
 }
 
 }  // namespace telens::python

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 #include <pybind11/pybind11.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -12,9 +11,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/modules/shared/autograd_utils.h"
 #include "hooks/debug.h"
-#include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 
 namespace telens::python {
@@ -102,8 +99,10 @@ void set_original(const Interruption& interruption) {
   PyErr_SetString(PyExc_KeyboardInterrupt, interruption.what());
 }
 
+}  // namespace
+
 // The most derived type first.
-void translate(std::exception_ptr thrown) {
+void translate_error(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const ConfigError& error) {
@@ -123,23 +122,7 @@ void translate(std::exception_ptr thrown) {
   }
 }
 
-// Called in an exception handler. Exceptions of other libraries leave the backward unchanged.
-void throw_out_of_backward() {
-  try {
-    throw;
-  } catch (const Error&) {
-  } catch (const Interruption&) {
-  } catch (const py::error_already_set&) {
-  } catch (...) {
-    return;
-  }
-  const WithGil gil;
-  set_python_error();
-  // The only exception that autograd's engine passes unchanged to Python from any thread.
-  python_error error;
-  error.persist();
-  throw python_error(error);
-}
+namespace {
 
 // Public names of functions that Python exports under another name.
 std::string public_name(const std::string& name) {
@@ -247,8 +230,7 @@ void bind_errors(py::module_& module) {
       declare(module, "RunStopped", py::make_tuple(py::handle(error_type)),
               "Raised by debug.step() if the configuration requires the run to stop. "
               "All records are in the run file by then.");
-  py::register_exception_translator(&translate);
-  set_backward_error_translator(&throw_out_of_backward);
+  py::register_exception_translator(&translate_error);
 }
 
 void raise_usage_errors(py::module_& module) {
@@ -270,23 +252,5 @@ void raise_usage_errors(py::module_& module) {
 }
 
 py::handle config_error() { return config_error_type; }
-
-void set_python_error() noexcept {
-  try {
-    throw;
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (python_error& error) {
-    error.restore();
-  } catch (const Error&) {
-    translate(std::current_exception());
-  } catch (const Interruption&) {
-    translate(std::current_exception());
-  } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
-  }
-}
 
 }  // namespace telens::python

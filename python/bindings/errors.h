@@ -9,6 +9,9 @@
 
 namespace telens::python {
 
+// Sets the Python error for an exception of TELens; rethrows any other exception. The GIL is held.
+void translate_error(std::exception_ptr thrown);
+
 // Sets the Python error for the C++ exception that is being handled; for functions that Python
 // calls without pybind11 in between. To be called in a catch block, with the GIL held.
 void set_python_error() noexcept;

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ side of TELens.";
   telens::python::spare_exits();
   telens::python::bind_errors(module);
+  telens::python::translate_backward_errors();
   telens::python::bind_quantized_tensor(module);
   telens::python::bind_quantizers(module);
   telens::python::bind_recipes(module);

@@ -9,6 +9,9 @@ namespace telens::python {
 // and RecordError, and translates C++ exceptions of those types.
 void bind_errors(pybind11::module_& module);
 
+// Lets the errors of a backward reach Python with their own types.
+void translate_backward_errors();
+
 // Makes the functions and methods of `module` and `module.debug` raise UsageError for arguments of
 // a wrong type, number or name. pybind11 would raise TypeError. Called after all parts are bound.
 // A bound function needs a positional parameter unless its arguments need no conversion: pybind11
@@ -16,8 +19,9 @@ void bind_errors(pybind11::module_& module);
 void raise_usage_errors(pybind11::module_& module);
 
 // The C++ side of telens.pytorch.
-void bind_quantized_tensor(pybind11::module_& module);
-void bind_quantizers(pybind11::module_& module);  // named as in Transformer Engine
+void bind_quantized_storage(pybind11::module_& module);  // codes and scales
+void bind_quantized_tensor(pybind11::module_& module);   // the same, and tensors that carry them
+void bind_quantizers(pybind11::module_& module);         // named as in Transformer Engine
 void bind_recipes(pybind11::module_& module);
 void bind_autocast(pybind11::module_& module);  // fp8_autocast and recomputation
 void bind_modules(pybind11::module_& module);   // every module of core/modules

@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/gemm/gemm.h"
 #include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/attention/score_block.h"
 #include "core/modules/layer/delayed_wgrads.h"
 #include "core/modules/layer/linear_layer.h"
 #include "core/modules/module_list.h"
 #include "core/modules/shared/main_grad.h"
+#include "core/ops/gemm.h"
 #include "core/quantization/extra_state.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
@@ -381,6 +383,24 @@ void bind_modules(py::module_& module) {
       "Where modules are made that name no device.");
   module.def("set_module_class", &set_module_class,
              "Sets the Python class that is the common base of the modules.");
+}
+
+void bind_gemm(py::module_& module) {
+  module.def(
+      "newest_gemm_choice",
+      [] {
+        const ops::GemmChoice choice = ops::newest_gemm_choice();
+        return std::pair(std::string(choice.kernel), std::string(choice.reason));
+      },
+      "(kernel, reason) of the newest GEMM of this thread: which kernel ran, and why not the "
+      "fastest one; an empty reason: it is the fastest one.");
+  module.def(
+      "gemm_counts",
+      [] {
+        const GemmCounts counts = gemm_counts();
+        return std::pair(counts.quantized, counts.high_precision);
+      },
+      "(quantized, in high precision): the GEMMs that this process has run so far.");
 }
 
 }  // namespace telens::python

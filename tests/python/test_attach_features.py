@@ -10,7 +10,6 @@ from conftest import PROJECT_ROOT
 from torch import nn
 
 import telens
-import telens.pytorch as te
 from telens import debug
 from telens.attach import layers, watching
 
@@ -131,6 +130,7 @@ def test_default_config_is_not_searched_for_useless_features(tmp_path, monkeypat
 
 @pytest.mark.parametrize("converted", [False, True])
 def test_fp8_region_without_fp8_layers_is_a_finding(tmp_path, build_folder, converted):
+    te = pytest.importorskip("telens.pytorch", exc_type=ImportError, reason="no telens-core")
     model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
     if converted:
         model[1] = te.Linear(32, 32, device="cpu")

@@ -101,7 +101,7 @@ MODULES = (
 )
 
 EVERYTHING = (
-    "precompiled formats torch_compat ops_layouts ops kernels_cpu collectives block_options "
+    "precompiled formats torch_compat stable_abi ops_layouts ops kernels_cpu collectives block_options "
     "quantization gemm distributed layer_hooks hook_points modules hooks_config record_rows hooks "
     "options hooks_session hooks_libtorch hooks_plugins statistics record analysis engine features "
     "altering_features command_line " + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
@@ -115,8 +115,12 @@ ROOMS = (
     room("precompiled", "core/precompiled*.h", "build", libraries=LIBTORCH),
     # Plain structs that kernels fill and features read, and formulas of every device: no LibTorch.
     room("ops_layouts", "core/ops/*_layout.h core/ops/*_formula.h", "formats"),
-    room("torch_compat", "core/torch_compat.*", "", LIBTORCH),
-    room("ops", "core/ops/*", "formats ops_layouts", LIBTORCH),
+    room("torch_compat", "core/torch_compat.* core/stable_abi/torch_compat.cpp", "", LIBTORCH),
+    # The part of ATen that libtelens_observe.so uses, on LibTorch's stable ABI.
+    room("stable_abi", "core/stable_abi/tensor.* core/stable_abi/operators.*", "", LIBTORCH),
+    room(
+        "ops", "core/ops/* core/stable_abi/device.cpp", "formats ops_layouts stable_abi", LIBTORCH
+    ),
     room("kernels_cpu", "core/kernels/cpu/*", "formats ops ops_layouts", LIBTORCH),
     *GPU_ROOMS,
     # Groups and collectives over plain tensors, which amax reduction needs.
@@ -210,7 +214,7 @@ ROOMS = (
     # The adapters: what the debug session needs from LibTorch and c10d.
     room(
         "hooks_libtorch",
-        "hooks/libtorch/*",
+        "hooks/libtorch/* hooks/stable_abi/*",
         "formats ops ops_layouts collectives quantization distributed block_options layer_hooks "
         "hook_points torch_compat hooks_config record_rows hooks hooks_session hooks_plugins",
         LIBTORCH,

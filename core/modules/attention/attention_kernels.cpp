@@ -47,9 +47,19 @@ bool allows(const char* variable) {
   return text == "1";
 }
 
+// Returns true if every kernel of scaled_dot_product_attention that LibTorch would choose gives the
+// same bits in each run. On CUDA, the flash and memory-efficient kernels add up gradients in any
+// order unless torch.use_deterministic_algorithms(True) requests a fixed order; cuDNN is then not
+// chosen.
+bool is_deterministic(const at::Tensor& query) {
+  const at::Context& context = at::globalContext();
+  return query.is_cpu() ||
+         (context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly());
+}
+
 // Returns true if the variable forbids every kernel of this device whose sums have no fixed order.
 bool wants_fixed_order(const at::Tensor& query) {
-  return !allows(kNondeterministic) && !ops::attention_is_deterministic(query);
+  return !allows(kNondeterministic) && !is_deterministic(query);
 }
 
 std::mutex& switches_mutex() {

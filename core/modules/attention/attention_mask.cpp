@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/distributed/warn_once.h"
 #include "core/ops/device.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 
 namespace telens {
 namespace {

@@ -28,7 +28,6 @@
 #include "core/modules/attention/score_block.h"
 #include "core/modules/shared/autograd_utils.h"
 #include "core/ops/quantize.h"
-#include "core/ops/tensor_utils.h"
 #include "core/quantization/chunked_quantizer.h"
 
 namespace telens {

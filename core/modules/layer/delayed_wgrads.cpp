@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 
 namespace telens {
 

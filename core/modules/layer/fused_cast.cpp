@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {

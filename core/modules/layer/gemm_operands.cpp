@@ -10,7 +10,7 @@
 
 #include "core/modules/shared/recomputation.h"
 #include "core/ops/quantize.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 #include "core/quantization/quantized_payload.h"
 #include "core/quantization/quantized_tensor.h"
 #include "core/quantization/recipe.h"

@@ -12,7 +12,7 @@
 #include "core/modules/layer/overlap.h"
 #include "core/modules/shared/main_grad.h"
 #include "core/ops/gemm.h"
-#include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 #include "core/quantization/quantized_payload.h"
 #include "core/quantization/quantized_tensor.h"
 

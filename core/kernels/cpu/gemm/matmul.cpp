@@ -7,6 +7,7 @@
 #include "core/ops/gemm.h"
 #include "core/ops/matmul.h"
 #include "core/ops/tensor_utils.h"
+#include "core/ops/torch_internals.h"
 
 namespace telens {
 namespace {

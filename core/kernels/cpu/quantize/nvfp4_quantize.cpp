@@ -97,8 +97,8 @@ at::Tensor pack(const at::Tensor& codes, bool transposed) {
 // amaxes: indexed by orientation, 0 rowwise or 1 columnwise; if missing, the tensor's amax is used.
 Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
                          const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
-  const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
-                            : largest_number(as_matrix(contiguous, format));
+  const float amax =
+      amaxes ? (*amaxes)[orientation].item<float>() : largest_number(as_matrix(contiguous, format));
   return {{TwoLevelScaling::of(amax)}, std::nullopt};
 }
 

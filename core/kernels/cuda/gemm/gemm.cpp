@@ -14,7 +14,6 @@
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/block_quantize.h"
 #include "core/ops/gemm.h"
-#include "core/ops/tensor_utils.h"
 
 namespace telens::cuda {
 namespace {

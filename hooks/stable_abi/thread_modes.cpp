@@ -1,0 +1,104 @@
+// The parts of hooks/tensor_ops.h that hooks/libtorch/thread_modes.cpp implements with LibTorch's
+// internals, on the stable ABI.
+#include "hooks/stable_abi/random_state.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/ops/device.h"
+#include "core/torch_compat.h"
+#include "hooks/tensor_ops.h"
+
+namespace telens::tensor_ops {
+
+std::uint32_t get_version(const TensorHandle& x) {
+  const at::Tensor tensor = to_torch(x);
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
+// The observer has no FP8 layers, so no autocast region runs.
+RankGroupPtr running_amax_group() { return nullptr; }
+
+}  // namespace telens::tensor_ops
+
+namespace telens {
+
+NoGradScope::NoGradScope() : before_(at::GradMode::is_enabled()) {
+  at::GradMode::set_enabled(false);
+}
+NoGradScope::~NoGradScope() { at::GradMode::set_enabled(before_); }
+
+// Modes cannot be left on the stable ABI. Only graph captures need it, which the observer does not
+// take part in.
+struct PlainTensorScope::Impl {};
+PlainTensorScope::PlainTensorScope() = default;
+PlainTensorScope::~PlainTensorScope() = default;
+
+struct GateScope::Impl {
+  ops::GateScope scope;
+};
+GateScope::GateScope(const std::int64_t* word) : impl_(new Impl{ops::GateScope(word)}) {}
+GateScope::~GateScope() = default;
+
+namespace {
+
+RandomStateFunctions& get_functions() {
+  static auto& functions = *new RandomStateFunctions;
+  return functions;
+}
+
+}  // namespace
+
+void set_random_state_functions(RandomStateFunctions functions) {
+  get_functions() = std::move(functions);
+}
+
+struct RandomState::Impl {
+  std::vector<std::uint8_t> state;
+};
+
+RandomState::RandomState(std::optional<DeviceId>) : impl_(std::make_unique<Impl>()) {
+  if (get_functions().get) impl_->state = get_functions().get();
+}
+
+RandomState::~RandomState() = default;
+
+bool RandomState::restore() {
+  const RandomStateFunctions& functions = get_functions();
+  if (!functions.get || functions.get() == impl_->state) return false;
+  functions.set(impl_->state);
+  return true;
+}
+
+struct MutationGuard::Impl {
+  std::vector<std::pair<TensorHandle, std::uint32_t>> versions;
+
+  void add(const TensorHandle& tensor) {
+    if (tensor.defined()) versions.emplace_back(tensor, tensor_ops::get_version(tensor));
+  }
+};
+
+MutationGuard::MutationGuard() : impl_(std::make_unique<Impl>()) {}
+MutationGuard::~MutationGuard() = default;
+
+void MutationGuard::add(const TensorHandle& tensor) { impl_->add(tensor); }
+
+void MutationGuard::add(const ObservedOperand& operand) {
+  if (!operand.defined()) return;
+  if (!operand.is_quantized()) return impl_->add(operand.plain());
+  for (const bool columnwise : {false, true}) {
+    const QuantizedCodes data = operand.codes(columnwise);
+    impl_->add(data.codes);
+    impl_->add(data.scale_inv);
+    impl_->add(data.tensor_scale);
+  }
+}
+
+bool MutationGuard::was_written() const {
+  return std::ranges::any_of(impl_->versions, [](const auto& each) {
+    return tensor_ops::get_version(each.first) != each.second;
+  });
+}
+
+}  // namespace telens
