@@ -19,6 +19,7 @@ import torch
 from telens import _C
 from telens.attach.attention import calling_module
 from telens.attach.layers import Layer
+from telens.attach.stored_codes import wrap
 
 __all__ = ["TorchaoCasts"]
 
@@ -60,12 +61,6 @@ def _is_traced(values: torch.Tensor) -> bool:
     )
 
 
-def _wrapped(storage: _C.QuantizedStorage) -> Any:
-    from telens.pytorch.tensor import wrap
-
-    return wrap(storage)
-
-
 def _quantized(
     codes: torch.Tensor,
     scale_inv: torch.Tensor,
@@ -81,7 +76,7 @@ def _quantized(
     parts = (None, None, *data) if columnwise else (*data, None, None)
     if columnwise:
         sizes.reverse()
-    return _wrapped(_C.QuantizedStorage(*parts, _FORMATS[codes.dtype], mode, dtype, sizes))
+    return wrap(_C.QuantizedStorage(*parts, _FORMATS[codes.dtype], mode, dtype, sizes))
 
 
 def _of_float8(cast: Any, transposed: bool = False, columnwise: bool = False) -> Any:
@@ -142,7 +137,7 @@ def _of_nvfp4(
     scale = _unswizzled(scale, rows, blocks) if swizzled else scale.reshape(rows, blocks)
     if tensor_scale is None:
         tensor_scale = torch.ones(1, device=codes.device)
-    return _wrapped(
+    return wrap(
         _C.QuantizedStorage(
             codes.contiguous(),
             scale.contiguous(),

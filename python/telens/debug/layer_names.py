@@ -15,7 +15,7 @@ import torch
 from telens import _C
 from telens.debug import model_state
 from telens.debug.arguments import refusal
-from telens.pytorch.module import Module
+from telens.debug.model_state import NamedModule
 
 __all__ = ["infer_and_assign_layer_names"]
 
@@ -44,7 +44,7 @@ TREES = [
         layer=torch.nn.Module,
         layer_name="torch.nn.Module",
         layer_list=torch.nn.ModuleList,
-        own_layer=Module,
+        own_layer=NamedModule,
         name_attribute="name",
         is_linear=_is_linear_of_torch,
     )

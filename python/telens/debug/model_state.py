@@ -11,10 +11,17 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from telens import _C, RunStopped
-from telens.pytorch.fp8_meta import DIRECTIONS
-from telens.pytorch.module import Module
 
 __all__ = ["begin", "end", "note_module", "show"]
+
+
+class NamedModule:
+    """Base class of this package's layers for torch, which have ``set_debug_name``.
+
+    ``telens.pytorch.Module`` inherits it. This module does not import ``telens.pytorch``, which
+    needs telens-core.
+    """
+
 
 # (kind, module, layer, tensor, value, part) for _C.debug.show_model
 _Shown = tuple[str, str, str, str, torch.Tensor, str]
@@ -85,7 +92,7 @@ def _show_all() -> None:
     tensors: list[_Shown] = []
     for name, module in _modules():
         tensors += _weights(module, name)
-        if isinstance(module, Module):
+        if isinstance(module, NamedModule):
             tensors += _histories(module, name)
     _C.debug.show_model(tensors)
 
@@ -137,7 +144,7 @@ def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Paramet
 
 
 def _is_of_gemm(module: torch.nn.Module, parameter: torch.Tensor) -> bool:
-    return isinstance(module, Module) and parameter.dim() == 2
+    return isinstance(module, NamedModule) and parameter.dim() == 2
 
 
 def _layer_of(module: str, key: str, is_of_gemm: bool) -> str:
@@ -167,16 +174,15 @@ def _part_of(module: torch.nn.Module, parameter: torch.Tensor) -> str | None:
     return f"{group.rank()} of {group.size()}" if group.size() > 1 else ""
 
 
-def _histories(module: Module, name: str) -> Iterator[_Shown]:
+def _histories(module: NamedModule, name: str) -> Iterator[_Shown]:
     meta = getattr(module, "fp8_meta", {})  # layers with child layers lack it
-    for direction in DIRECTIONS:
+    for direction, names in _SLOTS.items():
         if direction not in meta:
             continue
         try:
             history = meta[direction].amax_history
         except AttributeError:  # a recipe without a history
             continue
-        names = _SLOTS[direction]
         gemms = history.shape[1] // len(names)
         for slot, column in enumerate(history.unbind(1)):
             tensor = names[slot % len(names)]
@@ -185,7 +191,7 @@ def _histories(module: Module, name: str) -> Iterator[_Shown]:
                 yield "amax_history", name, layer, tensor, column, ""
 
 
-def _gemm_name(module: Module, gemm: int) -> str:
+def _gemm_name(module: NamedModule, gemm: int) -> str:
     if not hasattr(module, "num_gemms"):
         return f"fc{gemm + 1}"
     return f"gemm_{(module.first_gemm or 0) + gemm}"

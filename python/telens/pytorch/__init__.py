@@ -1,9 +1,14 @@
-"""The FP8 modules, autocast and their tools for PyTorch."""
+"""The FP8 modules, autocast and their tools for PyTorch. They need telens-core."""
 
+# ruff: noqa: E402 (the core is required before other modules are imported)
 import importlib
 from typing import Any
 
 from telens import _aliases, common
+from telens._load import require_core
+
+require_core(__name__)
+
 from telens._C import DType
 from telens.pytorch import (
     attention,

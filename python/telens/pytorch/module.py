@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from telens import _C
+from telens.debug.model_state import NamedModule
 from telens.pytorch.checkpointing import checkpoint
 from telens.pytorch.checkpoints.extra_state import EXTRA_STATE, WithExtraState
 from telens.pytorch.layers.arguments import (
@@ -81,7 +82,7 @@ _NOT_ATTRIBUTES = (*_PLACEMENT, "bias")
 _LOST = "_telens_lost_functions"
 
 
-class Module(WithContextParallel, torch.nn.Module):
+class Module(WithContextParallel, NamedModule, torch.nn.Module):
     """Base class of all modules of TELens.
 
     The C++ core does the work. This object owns the parameters, buffers and children, under

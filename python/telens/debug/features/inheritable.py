@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._load import require_core
 from telens._names import among, refusal
 from telens.debug.base import BaseConfigAPIMapper
 from telens.debug.feature_caller import offered_here
@@ -80,6 +81,7 @@ def fake_quantize(
     ``fp8_format``: FP8E4M3 or FP8E5M2 with a scale of the tensor's amax, MXFP8E4M3 or MXFP8E5M2.
     """
     among("fake_quantize", "fp8_format", fp8_format, _FORMATS)
+    require_core("fake_quantize")
     dtype = _C.DType.__members__[_ELEMENTS[fp8_format[-4:]]]
     if fp8_format.startswith("MX"):
         quantizer = _C.MXFP8Quantizer(dtype)
@@ -140,6 +142,7 @@ class FakeQuant(TEConfigAPIMapper):
 
 def per_tensor_cast(tensor: torch.Tensor, fp8_dtype: _C.DType, out: Any = None) -> Any:
     """Returns the tensor in FP8 scaled by its current amax, or writes it into ``out``."""
+    require_core("per_tensor_cast")
     quantizer = _C.Float8CurrentScalingQuantizer(fp8_dtype, tensor.device)
     if out is None:
         return quantizer(tensor)
@@ -174,6 +177,7 @@ class PerTensorScaling(TEConfigAPIMapper):
 
         Raises UsageError unless the layer uses delayed scaling.
         """
+        require_core(type(self).__name__)
         if not isinstance(default_quantizer, _C.Float8Quantizer):
             owner = f"{type(self).__name__} for {tensor_name} of {gemm} in {layer_name}"
             expected = "a Float8Quantizer: it goes with DelayedScaling only"
