@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Packs wheels from a build folder and compiles missing targets. Requires Python >= 3.11.
 
-    packaging/build_wheels.py build --libraries dist/portable [telens-cli] [telens]
+    packaging/build_wheels.py build --libraries dist/portable [telens-cli] [telens] [telens-core]
 
 telens-cli   the command `telens` as one static program; any Linux, any Python, no torch
-telens       the Python package and libtelens.so, for the Python and torch of the build
+telens       the Python package and the observer, for the Python of the build and torch 2.10 or newer
+telens-core  the FP8 modules, for the Python and the torch minor version of the build
 
-Debug information is written to the folder `debug` next to the wheels.
+telens and telens-core install different files into the same package folder. Debug information is written to the folder `debug` next to the wheels.
 """
 
 import argparse
@@ -26,10 +27,12 @@ NATIVE = platform.machine()
 # The oldest glibc that torch's wheels support. The static program does not need glibc and also runs
 # on systems with musl.
 CLI_PLATFORM = "manylinux_2_28_{0}.musllinux_1_2_{0}"
-MAX_MEGABYTES = {"telens-cli": 6, "telens": 8}
+MAX_MEGABYTES = {"telens-cli": 6, "telens": 8, "telens-core": 8}
+# The oldest torch whose stable ABI the observer uses, as in python/telens/_load.py.
+OLDEST_TORCH = "2.10"
 # Libraries that torch's wheel or every Linux system with glibc contains.
 PRESENT = re.compile(
-    r"(libtelens|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
+    r"(libtelens(_observer)?|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
     r"\.so(\.\d+)*"
 )
 
@@ -104,30 +107,84 @@ def glibc_tag(tools: Binutils, files: list[Path], architecture: str) -> str:
     return f"manylinux_{major}_{minor}_{architecture}"
 
 
+def binaries(build: Path, libraries: Path, module: str, library: str) -> tuple[Path, Path]:
+    """Builds an extension module and its library, linked with static libraries.
+
+    Their targets are in cmake/TelensWheels.cmake. Returns (module, library).
+    """
+    build_targets(build, libraries, f"telens_wheel_{module}", f"telens_wheel_{library}")
+    found = [*(build / "wheel").glob(f"{MODULES[module]}.*.so")]
+    if len(found) != 1:
+        names = [path.name for path in found]
+        raise PackagingError(f"{build}/wheel has modules of several Pythons: {names}; remove them")
+    return found[0], build / "wheel" / f"{LIBRARIES[library]}.so"
+
+
+# Names of files by the ends of their targets' names.
+MODULES = {"module": "_C", "observer_module": "_observer"}
+LIBRARIES = {"library": "libtelens", "observer": "libtelens_observer"}
+
+
+def python_tag(module: Path) -> str:
+    """Returns the tag of the Python that the module fits, such as cp311-cp311."""
+    python = "cp" + re.search(r"cpython-(\d+)", module.name).group(1)
+    return f"{python}-{python}"
+
+
+def add_binaries(
+    wheel: Wheel, tools: Binutils, out: Path, architecture: str, files: tuple[Path, Path]
+) -> None:
+    """Adds a module and its library, stripped, and writes their debug information."""
+    about = wheel.metadata
+    with tempfile.TemporaryDirectory() as scratch:
+        for file, path in zip(files, ("telens", "telens/lib"), strict=True):
+            stripped = Path(scratch, file.name)
+            name = f"{about.name}-{about.version}-{file.name.split('.')[0]}-{architecture}.debug"
+            tools.strip(file, stripped, out / "debug" / name)
+            wheel.add(f"{path}/{file.name}", stripped)
+
+
 def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
+    files = binaries(build, libraries, "observer_module", "observer")
+    tools = Binutils(architecture, NATIVE)
+    pyproject = ROOT / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text())["project"]
+    dependencies = [*project["dependencies"], f"telens-cli=={version()}"]
+    if f"torch>={OLDEST_TORCH}" not in dependencies:
+        raise PackagingError(f"{pyproject} must require torch>={OLDEST_TORCH}")
+    contained = ["zlib", "fmtlib", "yaml-cpp", "pcre2", "nlohmann-json3", "highway", "hdf5"]
+    about = metadata(pyproject, ROOT / "README.md", dependencies, licenses(libraries, contained))
+    tag = glibc_tag(tools, [*files], architecture)
+    wheel = Wheel(about, f"{python_tag(files[0])}-{tag}")
+    wheel.add_folder("telens", ROOT / "python/telens", skip=["__pycache__", "_build.py.in"])
+    wheel.files["telens/_build.py"] = (build / "python/telens/_build.py").read_bytes()
+    add_binaries(wheel, tools, out, architecture, files)
+    return wheel.write(out)
+
+
+def make_core(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
     if "TELENS_CUDA:STRING=OFF" not in (build / "CMakeCache.txt").read_text():
         raise PackagingError(f"{build} has CUDA kernels; configure it with -DTELENS_CUDA=OFF")
     # lib/libtelens.so: the target name telens is ambiguous.
-    targets = ["lib/libtelens.so", "telens_python", "telens_command"]
-    build_targets(build, libraries, *targets, "telens_wheel_library", "telens_wheel_module")
+    build_targets(build, libraries, "lib/libtelens.so", "telens_python", "telens_command")
+    files = binaries(build, libraries, "module", "library")
     tools = Binutils(architecture, NATIVE)
-    (module,) = (build / "wheel").glob("_C.*.so")
-    library = build / "wheel/libtelens.so"
-    python = re.search(r"cpython-(\d+)", module.name).group(1)
     facts = (build / "python/telens/_build.py").read_text()
-    torch = re.search(r'TORCH_VERSION = "(\d+\.\d+)', facts).group(1)
-
-    pyproject = ROOT / "pyproject.toml"
-    project = tomllib.loads(pyproject.read_text())["project"]
-    dependencies = [each for each in project["dependencies"] if not each.startswith("torch")]
-    dependencies += [f"torch=={torch}.*", f"telens-cli=={version()}"]
+    torch = re.search(r'TORCH_VERSION = "(.+)"', facts).group(1)
+    minor = re.match(r"\d+\.\d+", torch).group()
+    folder = ROOT / "packaging/core"
+    dependencies = [f"telens=={version()}", f"torch=={minor}.*"]
     contained = ["zlib", "fmtlib", "yaml-cpp", "pcre2", "nlohmann-json3", "highway", "hdf5"]
-    about = metadata(pyproject, ROOT / "README.md", dependencies, licenses(libraries, contained))
-    tag = glibc_tag(tools, [module, library], architecture)
-    wheel = Wheel(about, f"cp{python}-cp{python}-{tag}")
-
-    wheel.add_folder("telens", ROOT / "python/telens", skip=["__pycache__", "_build.py.in"])
-    wheel.files["telens/_build.py"] = facts.encode()
+    about = metadata(
+        folder / "pyproject.toml",
+        folder / "README.md",
+        dependencies,
+        licenses(libraries, contained),
+    )
+    tag = glibc_tag(tools, [*files], architecture)
+    wheel = Wheel(about, f"{python_tag(files[0])}-{tag}")
+    lines = ['"""What the core was built with."""', "", f'TORCH_VERSION = "{torch}"', ""]
+    wheel.files["telens/_core_build.py"] = "\n".join(lines).encode()
     with tempfile.TemporaryDirectory() as scratch:
         prefix = Path(scratch, "prefix")
         subprocess.run(
@@ -137,22 +194,18 @@ def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> P
         )
         wheel.add_folder("telens/include", prefix / "include")
         wheel.add_folder("telens/lib/cmake", prefix / "lib/cmake")
-        for file, path in (module, "telens"), (library, "telens/lib"):
-            stripped = Path(scratch, file.name)
-            name = f"telens-{about.version}-{file.name.split('.')[0]}-{architecture}.debug"
-            tools.strip(file, stripped, out / "debug" / name)
-            wheel.add(f"{path}/{file.name}", stripped)
+    add_binaries(wheel, tools, out, architecture, files)
     return wheel.write(out)
 
 
-MAKERS = {"telens-cli": make_cli, "telens": make_telens}
+MAKERS = {"telens-cli": make_cli, "telens": make_telens, "telens-core": make_core}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="a configured build folder")
     parser.add_argument(
-        "packages", nargs="*", metavar="PACKAGE", help=f"{' or '.join(MAKERS)}; default: both"
+        "packages", nargs="*", metavar="PACKAGE", help=f"{', '.join(MAKERS)}; default: all"
     )
     parser.add_argument("--libraries", type=Path, default=ROOT / "dist/portable")
     parser.add_argument("--out", type=Path, default=ROOT / "dist/wheels")
@@ -160,7 +213,7 @@ def main() -> int:
     options = parser.parse_args()
     for package in options.packages:
         if package not in MAKERS:
-            parser.error(f"unknown package {package!r}; expected {' or '.join(MAKERS)}")
+            parser.error(f"unknown package {package!r}; expected {', '.join(MAKERS)}")
     too_large = False
     for package in options.packages or MAKERS:
         path = MAKERS[package](

@@ -1,10 +1,18 @@
-"""Checks the wheels in an environment. Run it with the Python of the environment: smoke.py FOLDER.
+"""Checks the wheels in an environment. Run it with the Python of the environment.
 
-Records an FP8 training with a planted fault and checks that the environment's `telens` finds it.
-Records a plain torch program with `telens run`. Prints one line of JSON with the versions and a
-digest of the kernels' results. The digest is equal on all machines.
+    smoke.py FOLDER [--core] [--write-values FILE]
+
+Records a plain torch training with telens.watch, in which a weight becomes NaN, and another one
+with `telens run`; the environment's `telens` reads both. Records the statistics of fixed tensors
+and compares them bit for bit with smoke_values.json, which a build wrote by --write-values.
+With --core, telens-core must be installed and fit torch; then also records an FP8 training with a
+wrong scale.
+
+Prints one line of JSON: versions, the number of equal statistics and, with --core, a digest of the
+kernels' results, which is equal on all machines.
 """
 
+import argparse
 import hashlib
 import json
 import platform
@@ -12,21 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONFIG = """
-smoke:
-  enabled: True
-  layers: {layer_types: all}
-  transformer_engine:
-    LogTensorStats: {enabled: True, tensors: [activation, weight, gradient], stats: [cur_amax]}
-    LogFp8TensorStats:
-      enabled: True
-      tensors: [activation, weight, gradient]
-      stats: [underflows%, overflows%, mse, scale_inv_min, scale_inv_max]
-  telens:
-    ScaleHealth: {enabled: True, tensors: [activation, weight, gradient]}
-"""
+VALUES = Path(__file__).with_name("smoke_values.json")
 STEPS = 40
-FAULT = 20  # first step with a wrong scale
+FAULT = 20  # first step with the fault
 
 PLAIN_PROGRAM = """
 import torch
@@ -39,9 +35,116 @@ for _ in range(3):
     optimizer.zero_grad()
 """
 
+# ---- statistics of fixed tensors
 
-def train(folder):
-    """Records a training with a wrong input scale of one layer in folder/logs."""
+VALUES_CONFIG = """
+values:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [min, max, mean, std, kurtosis, l1_norm, l2_norm, rms, numel, zeros%, cur_amax,
+              dynamic_range, {max_blockwise_dynamic_range: {block_size: 32, dims: 1}}]
+    LogFp8TensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [fp8_current_scaling_underflows%, fp8_current_scaling_mse, mxfp8_underflows%,
+              mxfp8_mse, fp8_block_scaling_underflows%, fp8_block_scaling_mse]
+"""
+
+
+def fixed_tensors():
+    """Yields (layer, tensor) without random numbers and products: all values of BF16 and FP16."""
+    import torch
+
+    every = torch.arange(-(2**15), 2**15).to(torch.int16)
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        values = every.view(dtype).reshape(256, 256)
+        yield f"{name}_all", values
+        yield f"{name}_finite", values.nan_to_num(0.0, 1.0, -1.0)
+        yield f"{name}_small", values.nan_to_num(0.0, 1.0, -1.0).clamp(-16, 16)
+        yield f"{name}_zeros", torch.zeros(32, 64, dtype=dtype)
+    integers = torch.arange(256 * 256, dtype=torch.float32).reshape(256, 256)
+    yield "fp32_integers", integers - 2.0**15
+    yield "fp32_eighths", (integers % 1021 - 510) / 8
+
+
+def measured(folder):
+    """Returns {"layer tensor statistic": bits of the value} as a session records them."""
+    import telens
+    import telens.debug as debug
+
+    config = folder / "values.yaml"
+    config.write_text(VALUES_CONFIG)
+    with debug.session(config, log_dir=folder / "values"):
+        for layer, values in fixed_tensors():
+            for name in ("activation", "weight", "gradient"):
+                debug.transformer_engine.inspect_tensor(layer, tensor_name=name, tensor=values)
+        debug.step()
+    records = telens.open_run(folder / "values").records()
+    names = records[["layer", "tensor", "statistic"]].astype(str).agg(" ".join, axis=1)
+    bits = (float(value).hex() for value in records["value"])
+    return dict(sorted(zip(names, bits, strict=True)))
+
+
+def compare_values(folder):
+    """Returns the number of statistics, which must equal those of the build machine."""
+    expected, found = json.loads(VALUES.read_text()), measured(folder)
+    names = sorted(expected.keys() | found.keys())
+    unequal = [name for name in names if expected.get(name) != found.get(name)]
+    if unequal:
+        shown = [f"{name}: {found.get(name)}, not {expected.get(name)}" for name in unequal[:5]]
+        sys.exit(
+            f"{len(unequal)} of {len(names)} statistics differ from the build machine: {shown}"
+        )
+    return len(names)
+
+
+# ---- trainings
+
+
+def train_plain(folder):
+    """Records a training of torch modules in folder/watched; one weight becomes NaN."""
+    import torch
+
+    import telens
+
+    torch.manual_seed(1)
+    linear = torch.nn.Linear
+    model = torch.nn.Sequential(linear(64, 256), torch.nn.GELU(), linear(256, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    watch = telens.watch(model, log_dir=folder / "watched")
+    for step in range(STEPS):
+        if step == FAULT:
+            model[2].weight.data[3, 5] = float("nan")
+        inputs = torch.randn(32, 64)
+        loss = torch.nn.functional.mse_loss(model(inputs), inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        telens.step(loss)
+    watch.stop()
+
+
+CORE_CONFIG = """
+smoke:
+  enabled: True
+  layers: {layer_types: all}
+  transformer_engine:
+    LogTensorStats: {enabled: True, tensors: [activation, weight, gradient], stats: [cur_amax]}
+    LogFp8TensorStats:
+      enabled: True
+      tensors: [activation, weight, gradient]
+      stats: [underflows%, overflows%, mse, scale_inv_min, scale_inv_max]
+  telens:
+    ScaleHealth: {enabled: True, tensors: [activation, weight, gradient]}
+"""
+
+
+def train_fp8(folder):
+    """Records an FP8 training in folder/fp8; from FAULT on, the input scale of a layer is wrong."""
     import torch
 
     import telens.debug as debug
@@ -52,8 +155,8 @@ def train(folder):
     linear = torch.nn.Linear
     model = te.convert(torch.nn.Sequential(linear(64, 256), torch.nn.GELU(), linear(256, 64)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    (folder / "smoke.yaml").write_text(CONFIG)
-    debug.initialize(folder / "smoke.yaml", log_dir=folder / "logs")
+    (folder / "fp8.yaml").write_text(CORE_CONFIG)
+    debug.initialize(folder / "fp8.yaml", log_dir=folder / "fp8")
     debug.infer_and_assign_layer_names(model)
     for step in range(STEPS):
         if step >= FAULT:
@@ -95,6 +198,9 @@ def kernel_digest():
     return digest.hexdigest()[:16]
 
 
+# ---- the command
+
+
 def command(*arguments, codes=(0,)):
     program = Path(sys.executable).parent / "telens"
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
@@ -103,19 +209,35 @@ def command(*arguments, codes=(0,)):
     return done.stdout
 
 
-def main():
-    folder = Path(sys.argv[1])
-    train(folder)
-    found = command("diagnose", folder / "logs", codes=(1,))
-    expected = f"wrong_scale: model.2 activation, iterations {FAULT} to {STEPS - 1}"
+def diagnose(logs, expected):
+    found = command("diagnose", logs, codes=(1,))
     if expected not in found:
-        sys.exit(f"telens diagnose: expected {expected}, found:\n{found}")
+        sys.exit(f"telens diagnose {logs.name}: expected {expected}, found:\n{found}")
 
-    program = folder / "plain.py"
-    program.write_text(PLAIN_PROGRAM)
-    command("run", "--log-dir", folder / "plain", "--", sys.executable, program)
-    if "cur_amax" not in command("stats", folder / "plain", "--stat", "cur_amax"):
-        sys.exit("telens run recorded no statistics")
+
+def check_core(wanted):
+    """Checks that telens.pytorch is importable only with telens-core."""
+    try:
+        import telens.pytorch
+    except ImportError as error:
+        if wanted or "telens-core" not in str(error):
+            raise
+    else:
+        if not wanted:
+            sys.exit(f"telens-core is installed in {telens.pytorch.__path__}; pass --core")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--core", action="store_true", help="telens-core is installed")
+    parser.add_argument("--write-values", type=Path, help="write the statistics and do no checks")
+    options = parser.parse_args()
+    folder = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.write_values is not None:
+        options.write_values.write_text(json.dumps(measured(folder), indent=0) + "\n")
+        return
 
     import torch
 
@@ -125,8 +247,21 @@ def main():
         "python": platform.python_version(),
         "torch": torch.__version__,
         "telens": telens.__version__,
-        "digest": kernel_digest(),
+        "statistics": compare_values(folder),
     }
+    check_core(options.core)
+    train_plain(folder)
+    diagnose(folder / "watched", f"nonfinite: 2 weight, iteration {FAULT}")
+    program = folder / "plain.py"
+    program.write_text(PLAIN_PROGRAM)
+    command("run", "--log-dir", folder / "plain", "--", sys.executable, program)
+    if "cur_amax" not in command("stats", folder / "plain", "--stat", "cur_amax"):
+        sys.exit("telens run recorded no statistics")
+    if options.core:
+        train_fp8(folder)
+        last = STEPS - 1
+        diagnose(folder / "fp8", f"wrong_scale: model.2 activation, iterations {FAULT} to {last}")
+        facts["digest"] = kernel_digest()
     print(json.dumps(facts))
 
 
