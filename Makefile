@@ -165,7 +165,7 @@ wheel-libraries: setup-build
 	@cmake/setup/setup.sh wheels
 	@cmake/portable/build.sh --libraries dist/portable $(JOBS)
 
-wheels: wheel-libraries  ## build telens-cli and telens into dist/wheels
+wheels: wheel-libraries  ## build telens-cli, telens and telens-core into dist/wheels
 	@cmake --preset wheels
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) packaging/build_wheels.py build-wheels
 
@@ -178,7 +178,7 @@ wheel-aarch64: wheel-libraries  ## cross-compile telens-cli for aarch64 into dis
 	  --architecture aarch64 --libraries dist/portable-aarch64
 	@qemu-aarch64-static build-aarch64/wheel/telens --version
 
-# Versions of torch to test the wheel telens with, such as 2.11; if empty, only telens-cli is tested.
+# Versions of torch to test telens and telens-core with, such as 2.11; if empty, only telens-cli is tested.
 TORCH ?=
 test-wheels: setup build wheels  ## build the wheels, test them in environments (TORCH="versions")
 	@$(PYTHON) packaging/smoke_matrix.py dist/wheels --torch $(TORCH)

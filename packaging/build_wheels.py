@@ -32,7 +32,7 @@ MAX_MEGABYTES = {"telens-cli": 6, "telens": 8, "telens-core": 8}
 OLDEST_TORCH = "2.10"
 # Libraries that torch's wheel or every Linux system with glibc contains.
 PRESENT = re.compile(
-    r"(libtelens(_observer)?|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
+    r"(libtelens(_observe)?|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
     r"\.so(\.\d+)*"
 )
 
@@ -121,8 +121,8 @@ def binaries(build: Path, libraries: Path, module: str, library: str) -> tuple[P
 
 
 # Names of files by the ends of their targets' names.
-MODULES = {"module": "_C", "observer_module": "_observer"}
-LIBRARIES = {"library": "libtelens", "observer": "libtelens_observer"}
+MODULES = {"module": "_C", "observer": "_observer"}
+LIBRARIES = {"library": "libtelens", "observe": "libtelens_observe"}
 
 
 def python_tag(module: Path) -> str:
@@ -145,7 +145,7 @@ def add_binaries(
 
 
 def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
-    files = binaries(build, libraries, "observer_module", "observer")
+    files = binaries(build, libraries, "observer", "observe")
     tools = Binutils(architecture, NATIVE)
     pyproject = ROOT / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]

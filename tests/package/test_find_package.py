@@ -72,32 +72,32 @@ find_package(LibTorch {"".join(LEAST_TORCH)} REQUIRED)
 """
 
 
-@pytest.mark.parametrize("version", ["2.7.1", "1.13.1+cu117"])
+@pytest.mark.parametrize("version", ["2.9.1", "1.13.1+cu117"])
 def test_a_torch_that_is_too_old_is_refused_with_both_versions_named(tmp_path, version):
     torch = fake_torch(tmp_path, version)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     message = refusal("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DLIBTORCH_ROOT={torch}")
-    assert f"{torch} is torch {version.partition('+')[0]}, expected torch >= 2.8" in message
+    assert f"{torch} is torch {version.partition('+')[0]}, expected torch >= 2.10" in message
     assert "TELENS_TORCH_PYTHON" in message
 
 
 def test_the_least_torch_that_is_promised_is_taken(tmp_path):
-    torch = fake_torch(tmp_path, "2.8.0")
+    torch = fake_torch(tmp_path, "2.10.0")
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     run("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DLIBTORCH_ROOT={torch}")
     assert f"{torch}/lib/libc10.so" in (tmp_path / "b" / "CMakeCache.txt").read_text()
 
 
 def test_pip_refuses_a_torch_that_is_too_old_with_both_versions_named(tmp_path):
-    torch = fake_torch(tmp_path, "2.7.1")
+    torch = fake_torch(tmp_path, "2.9.1")
     message = refusal(
         *(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index"),
         *("-w", tmp_path / "wheel", f"--config-settings=cmake.define.LIBTORCH_ROOT={torch}"),
         *(f"--config-settings=build-dir={tmp_path / 'build'}", ROOT),
     )
-    assert f"{torch} is torch 2.7.1, expected torch >= 2.8" in message
+    assert f"{torch} is torch 2.9.1, expected torch >= 2.10" in message
 
 
 def test_cmake_and_wheel_require_the_same_least_torch():
     of_the_wheel = re.findall(r"torch>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
-    assert of_the_wheel == LEAST_TORCH * 2 == ["2.8", "2.8"]
+    assert of_the_wheel == LEAST_TORCH * 2 == ["2.10", "2.10"]

@@ -35,7 +35,7 @@ cpu_build = pytest.mark.skipif(
 def wheels(tmp_path_factory) -> dict[str, Path]:
     """Returns the wheels by the name of their distribution."""
     out = tmp_path_factory.mktemp("wheels")
-    packages = ["telens-cli"] if has_cuda(BUILD) else ["telens-cli", "telens"]
+    packages = ["telens-cli"] if has_cuda(BUILD) else ["telens-cli", "telens", "telens-core"]
     run(sys.executable, ROOT / "packaging/build_wheels.py", BUILD, *packages, "--out", out)
     return {path.name.split("-")[0].replace("_", "-"): path for path in out.glob("*.whl")}
 
@@ -78,21 +78,28 @@ def bare(wheels, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheels, tmp_path_factory) -> Path:
-    """Returns the Python of an environment with both wheels and the torch of this Python."""
+    """Returns the Python of an environment with all wheels and the torch of this Python."""
     folder = tmp_path_factory.mktemp("environment")
     python = bare_environment(folder)
     packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
     Path(packages, "outer.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     # pip resolves the requirements: torch and the others are found through outer.pth.
-    install(
-        python,
-        "--find-links",
-        wheels["telens"].parent,
-        "--ignore-installed",
-        "--no-deps",
-        "telens-cli",
-    )
-    install(python, "--find-links", wheels["telens"].parent, "telens")
+    found = ("--find-links", wheels["telens"].parent)
+    install(python, *found, "--ignore-installed", "--no-deps", "telens-cli", "telens")
+    install(python, *found, "telens-core")
+    return python
+
+
+@pytest.fixture(scope="module")
+def observing(wheels, environment, tmp_path_factory) -> Path:
+    """Returns the Python of an environment like ``environment`` without telens-core."""
+    folder = tmp_path_factory.mktemp("observing")
+    python = bare_environment(folder)
+    packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
+    Path(packages, "outer.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    found = ("--find-links", wheels["telens"].parent)
+    install(python, *found, "--ignore-installed", "--no-deps", "telens-cli")
+    install(python, *found, "telens")
     return python
 
 
@@ -132,7 +139,7 @@ def test_unknown_package_is_rejected():
         [sys.executable, program, BUILD, "telens-cil"], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "unknown package 'telens-cil'; expected telens-cli or telens" in done.stderr
+    assert "unknown package 'telens-cil'; expected telens-cli, telens, telens-core" in done.stderr
 
 
 # ---- telens-cli
@@ -225,32 +232,56 @@ def test_static_program_matches_golden_outputs(program):
 # ---- telens
 
 
-@cpu_build
-def test_telens_wheel_requires_its_torch_and_the_command(wheels):
-    import torch
+def names_in(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
 
+
+@cpu_build
+def test_telens_wheel_supports_torch_2_10_and_newer(wheels):
     required = metadata(wheels["telens"]).get_all("Requires-Dist")
-    minor = ".".join(torch.__version__.split(".")[:2])
-    assert f"torch=={minor}.*" in required
+    assert [each for each in required if each.startswith("torch")] == ["torch>=2.10"]
     assert f"telens-cli=={VERSION}" in required
 
 
 @cpu_build
-def test_telens_wheel_does_not_contain_the_command(wheels):
-    with zipfile.ZipFile(wheels["telens"]) as archive:
-        names = archive.namelist()
-    assert not [name for name in names if "/scripts/" in name or name.endswith("bin/telens")]
-    assert "telens/lib/libtelens.so" in names
-    assert "telens/include/telens/hooks/plugin.h" in names
-    assert not [name for name in names if "__pycache__" in name]
+def test_core_wheel_requires_its_torch_and_its_telens(wheels):
+    import torch
+
+    required = metadata(wheels["telens-core"]).get_all("Requires-Dist")
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert sorted(required) == [f"telens=={VERSION}", f"torch=={minor}.*"]
+
+
+@cpu_build
+def test_wheels_contain_different_files(wheels):
+    names = {package: set(names_in(wheel)) for package, wheel in wheels.items()}
+    assert names["telens"] & names["telens-core"] == set()
+    for package, found in names.items():
+        assert not [name for name in found if "__pycache__" in name]
+        commands = [name for name in found if name.endswith("bin/telens") or "/scripts/" in name]
+        assert bool(commands) == (package == "telens-cli")
+
+
+@cpu_build
+def test_wheels_contain_their_binaries(wheels):
+    def binaries(package: str) -> list[str]:
+        return sorted(name for name in names_in(wheels[package]) if name.endswith(".so"))
+
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert binaries("telens") == [f"telens/_observer{suffix}", "telens/lib/libtelens_observe.so"]
+    assert binaries("telens-core") == [f"telens/_C{suffix}", "telens/lib/libtelens.so"]
+    assert "telens/pytorch/__init__.py" in names_in(wheels["telens"])
+    assert "telens/include/telens/hooks/plugin.h" in names_in(wheels["telens-core"])
 
 
 @cpu_build
 def test_wheel_libraries_are_found_next_to_each_other(wheels, tmp_path):
-    with zipfile.ZipFile(wheels["telens"]) as archive:
-        archive.extractall(tmp_path)
+    for package in ("telens", "telens-core"):
+        with zipfile.ZipFile(wheels[package]) as archive:
+            archive.extractall(tmp_path)
     libraries = [*tmp_path.rglob("*.so")]
-    assert len(libraries) == 2
+    assert len(libraries) == 4
     for library in libraries:
         (path,) = re.findall(
             r"R(?:UN)?PATH\)\s+Library \w+: \[(.*)\]", run("readelf", "-d", library)
@@ -260,9 +291,19 @@ def test_wheel_libraries_are_found_next_to_each_other(wheels, tmp_path):
 
 @cpu_build
 def test_environment_finds_a_planted_fault_and_records_a_program(environment, tmp_path):
-    printed = in_environment(environment, environment, ROOT / "packaging/smoke.py", tmp_path)
+    printed = in_environment(
+        environment, environment, ROOT / "packaging/smoke.py", tmp_path, "--core"
+    )
     facts = json.loads(printed.splitlines()[-1])
     assert facts["telens"] == VERSION
+
+
+@cpu_build
+def test_environment_without_core_records_the_same_statistics(observing, tmp_path):
+    printed = in_environment(observing, observing, ROOT / "packaging/smoke.py", tmp_path)
+    facts = json.loads(printed.splitlines()[-1])
+    assert facts["telens"] == VERSION
+    assert facts["statistics"] > 400
 
 
 @cpu_build
