@@ -3,9 +3,12 @@
 # TELENS_WHEEL_LIBRARIES is a prefix with static libraries, built by cmake/portable/build.sh. The
 # targets reuse the objects of the ordinary targets, so only one source is compiled twice:
 #
-#   telens_wheel_command   wheel/telens: does not need any shared library
-#   telens_wheel_library   wheel/libtelens.so: needs LibTorch and the C and C++ libraries
-#   telens_wheel_module    wheel/_C.so: also needs libtelens.so
+#   telens_wheel_command    wheel/telens: does not need any shared library
+#   telens_wheel_observe    wheel/libtelens_observe.so: needs libtorch_cpu.so of torch 2.10 or newer, and
+#                           the C and C++ libraries
+#   telens_wheel_observer   wheel/_observer.so: also needs libtelens_observe.so
+#   telens_wheel_library    wheel/libtelens.so: needs LibTorch and the C and C++ libraries
+#   telens_wheel_module     wheel/_C.so: also needs libtelens.so
 set(TELENS_WHEEL_LIBRARIES "" CACHE PATH "Static libraries for wheels, from cmake/portable/build.sh")
 if(NOT TELENS_WHEEL_LIBRARIES)
   return()
@@ -47,6 +50,30 @@ target_link_libraries(telens_wheel_command PRIVATE
                       $<TARGET_FILE:telens_cli> $<TARGET_FILE:telens_inspector>
                       $<TARGET_FILE:telens_base> ${_telens_archives})
 add_dependencies(telens_wheel_command telens_cli telens_inspector telens_base)
+
+if(TELENS_PYTHON)
+  add_library(telens_wheel_observe SHARED EXCLUDE_FROM_ALL
+              $<TARGET_OBJECTS:telens_observe> $<TARGET_OBJECTS:telens_observe_kernels>
+              $<TARGET_OBJECTS:telens_cpu_loops> $<TARGET_OBJECTS:telens_without_libtorch>)
+  # The library is installed in site-packages/telens/lib, LibTorch in site-packages/torch/lib.
+  set_target_properties(telens_wheel_observe PROPERTIES OUTPUT_NAME telens_observe LINKER_LANGUAGE CXX
+                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  target_link_libraries(telens_wheel_observe PRIVATE
+                        telens_options "${LIBTORCH_CPU_LIBRARY}"
+                        -Wl,--whole-archive $<TARGET_FILE:telens_base> -Wl,--no-whole-archive
+                        "${TELENS_WHEEL_LIBRARIES}/lib/libhwy.a" ${_telens_archives} ${CMAKE_DL_LIBS})
+  add_dependencies(telens_wheel_observe telens_base)
+
+  get_target_property(_telens_suffix telens_observer SUFFIX)
+  add_library(telens_wheel_observer MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_observer>)
+  set_target_properties(telens_wheel_observer PROPERTIES OUTPUT_NAME _observer PREFIX ""
+                        SUFFIX "${_telens_suffix}" LINKER_LANGUAGE CXX
+                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib")
+  target_link_libraries(telens_wheel_observer PRIVATE telens_wheel_observe telens_options
+                        "${LIBTORCH_CPU_LIBRARY}")
+endif()
 
 if(TELENS_PYTHON AND NOT TELENS_WITH_CUDA)
   # The library is installed in site-packages/telens/lib, LibTorch in site-packages/torch/lib.

@@ -41,6 +41,7 @@ bool has_plain_layout(const at::TensorImpl& tensor) {
 }  // namespace
 
 std::string_view torch_version() { return TORCH_VERSION; }
+std::string_view torch_api_version() { return TORCH_VERSION; }
 
 TensorHandle::TensorHandle(const at::Tensor& tensor) {
   if (!tensor.defined()) return;

@@ -156,7 +156,7 @@ std::string get_minor(std::string_view version) {
 }
 
 void check_versions(const std::filesystem::path& path) {
-  const PluginVersions ours{TELENS_MINOR_VERSION, get_minor(torch_version())};
+  const PluginVersions ours{TELENS_MINOR_VERSION, get_minor(torch_api_version())};
   const auto theirs = read_plugin_note(path);
   if (!theirs) {
     raise<UsageError>(
@@ -165,6 +165,12 @@ void check_versions(const std::filesystem::path& path) {
         path.string());
   }
   const bool uses_torch = !theirs->torch.empty();
+  if (uses_torch && ours.torch.empty()) {
+    raise<UsageError>(
+        "plugin {}: built with at::Tensor for torch {}, but telens-core for this torch is not "
+        "loaded; install it, or build the plugin with hooks/plugin_abi.h (telens new-plugin --cpp)",
+        path.string(), theirs->torch);
+  }
   if (theirs->telens == ours.telens && (!uses_torch || theirs->torch == ours.torch)) return;
   raise<UsageError>(
       "plugin {}: built for telens {}{}{}, but this is telens {} with torch {}; rebuild it",
@@ -172,8 +178,17 @@ void check_versions(const std::filesystem::path& path) {
       ours.torch);
 }
 
+// A plugin without LibTorch does not name a library of ours: the one that is loaded may be
+// libtelens.so or libtelens_observe.so. The plugin's symbols are found if that one is global.
+void make_symbols_global() {
+  Dl_info ours;
+  if (dladdr(reinterpret_cast<void*>(&make_symbols_global), &ours) == 0) return;
+  dlopen(ours.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+}
+
 void load(const std::filesystem::path& path, FeatureRegistry& registry) {
   check_versions(path);
+  make_symbols_global();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     raise<UsageError>("plugin {}: cannot be opened: {}", path.string(), dlerror());

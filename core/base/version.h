@@ -8,8 +8,10 @@ namespace telens {
 // recompiles one source.
 extern const std::string_view kVersion;
 
-// Returns the version of LibTorch that libtelens.so was built with, "2.11.0". Defined in
-// core/torch_compat.cpp.
+// Returns the version of LibTorch that runs, "2.11.0". Defined in core/torch_compat.cpp.
 std::string_view torch_version();
+// Returns the version whose C++ API the library uses; "" for libtelens_observe.so, which uses only
+// the stable ABI.
+std::string_view torch_api_version();
 
 }  // namespace telens

@@ -38,8 +38,7 @@ const TensorHandle::Framework kStableTorch{
 
 }  // namespace
 
-// The version of the headers; the binary runs under newer ones.
-std::string_view torch_version() { return "stable ABI 2.10"; }
+std::string_view torch_api_version() { return {}; }
 
 TensorHandle::TensorHandle(const at::Tensor& tensor) {
   if (!tensor.defined()) return;

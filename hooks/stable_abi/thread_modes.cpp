@@ -1,13 +1,14 @@
 // The parts of hooks/tensor_ops.h that hooks/libtorch/thread_modes.cpp implements with LibTorch's
-// internals, on the stable ABI.
-#include "hooks/stable_abi/random_state.h"
-
+// internals, on the stable ABI, and what Python adds to it.
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/version.h"
 #include "core/ops/device.h"
 #include "core/torch_compat.h"
+#include "hooks/stable_abi/python_functions.h"
 #include "hooks/tensor_ops.h"
 
 namespace telens::tensor_ops {
@@ -53,6 +54,18 @@ RandomStateFunctions& get_functions() {
 void set_random_state_functions(RandomStateFunctions functions) {
   get_functions() = std::move(functions);
 }
+
+namespace {
+
+std::string& get_version_of_torch() {
+  static auto& version = *new std::string;
+  return version;
+}
+
+}  // namespace
+
+void set_torch_version(std::string version) { get_version_of_torch() = std::move(version); }
+std::string_view torch_version() { return get_version_of_torch(); }
 
 struct RandomState::Impl {
   std::vector<std::uint8_t> state;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/quantization/quantizer.h"
-#include "hooks/stable_abi/random_state.h"
+#include "hooks/stable_abi/python_functions.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 #include "python/bindings/quantizers.h"
@@ -58,6 +58,11 @@ PYBIND11_MODULE(_observer, module) {
   module.def(
       "default_device", [](bool) { return std::string("cpu"); }, py::arg("has_gpu"));
   module.def("is_fp8_enabled", [] { return false; });
+  telens::set_torch_version(py::module_::import("torch")
+                                .attr("__version__")
+                                .attr("split")("+")
+                                .cast<py::list>()[0]
+                                .cast<std::string>());
   telens::set_random_state_functions(
       {telens::python::get_random_state, telens::python::set_random_state});
   telens::python::raise_usage_errors(module);

@@ -124,7 +124,7 @@ def test_diagnosis_runs_during_the_training(tmp_path):
 
 
 def test_default_config_is_not_searched_for_useless_features(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching.planning, "plan", lambda *_: pytest.fail("planned"))
+    monkeypatch.setattr(watching, "_warn_of_features", lambda *_: pytest.fail("searched"))
     telens.watch(torch.nn.Linear(32, 32), log_dir=tmp_path).stop()
 
 

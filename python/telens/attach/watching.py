@@ -45,7 +45,7 @@ from telens.attach.modules import (
 from telens.attach.torchao_casts import TorchaoCasts
 from telens.attach.trackers import Trackers, trackers_of
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
-from telens.debug import arguments, diagnosis, exits, planning, sessions
+from telens.debug import arguments, diagnosis, exits, sessions
 
 __all__ = ["Watch", "current", "step", "watch"]
 
@@ -478,7 +478,7 @@ def watch(
         diagnosis.on_finding(trackers.alert)
     _warn_of_devices(model)
     if config is not None:  # the default config has no such features
-        _warn_of_features(_current, config)
+        _warn_of_features(_current)
     if _is_compiled(model):
         warnings.warn(
             "telens.watch: torch.compile compiles this model. Inside its graphs, attention and "
@@ -489,10 +489,10 @@ def watch(
     return _current
 
 
-def _warn_of_features(watch: Watch, config: Any) -> None:
-    """Warns about features of the config that have no effect on watched layers."""
-    planned = {row["feature"].rpartition(".")[2] for row in planning.plan(config, watch.layers)}
-    useless = sorted(planned & _NEED_FP8_MODULES)
+def _warn_of_features(watch: Watch) -> None:
+    """Warns about features of the session that have no effect on watched layers."""
+    running = {name for each in watch.layers for _, name, _ in _C.debug.features_of_layer(each)}
+    useless = sorted(running & _NEED_FP8_MODULES)
     if useless:
         warnings.warn(
             f"telens.watch: {', '.join(useless)}: no effect here, because torch runs the GEMMs of "

@@ -1,13 +1,17 @@
-// The stable ABI does not expose random number generators: the Python module passes functions that
-// read and restore the state of torch's default generator for the CPU.
+// What the stable ABI does not expose and the Python module passes.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace telens {
 
+// Sets torch_version(). Call it once, before a session.
+void set_torch_version(std::string version);
+
+// Read and restore the state of torch's default random number generator for the CPU.
 struct RandomStateFunctions {
   std::function<std::vector<std::uint8_t>()> get;
   std::function<void(const std::vector<std::uint8_t>&)> set;
