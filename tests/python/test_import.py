@@ -19,12 +19,20 @@ def test_another_patch_or_build_of_the_same_minor_version_is_taken():
     check_torch_version("2.11.0", "2.11.3+cpu")
 
 
-def test_the_check_comes_before_the_library_is_loaded():
-    program = "import torch; torch.__version__ = '9.9.9'; import telens"
+def test_torch_is_checked_before_the_core_is_loaded():
+    program = (
+        "import sys, torch; torch.__version__ = '9.9.9'; "
+        "sys.modules['telens._observer'] = None; import telens"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode != 0
     assert "but torch 9.9.9 is installed here" in result.stderr
     assert "telens._C" not in result.stderr.split("ImportError")[-1]
+
+
+def test_importing_debug_does_not_import_the_modules():
+    program = "import telens.debug, sys; sys.exit('telens.pytorch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_importing_does_not_import_the_compiler():

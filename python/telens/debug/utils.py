@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed
 
+from telens._load import has_core
+
 # The names of nvdlfw_inspect.utils that scripts import; its other names are below.
 __all__ = ["append_parent_docstring", "gather_along_first_dim"]
 
@@ -52,9 +54,18 @@ def gather_along_first_dim(
     """
     if process_group is None:
         return input_, None
-    # Imported on first use: telens.pytorch imports this module.
-    ranks = importlib.import_module("telens.pytorch.compat.ranks")
-    return ranks.gather_along_first_dim(input_, process_group, async_op)
+    if type(input_) is not torch.Tensor and has_core():
+        # May be quantized. Imported on first use: telens.pytorch imports this module.
+        ranks = importlib.import_module("telens.pytorch.compat.ranks")
+        return ranks.gather_along_first_dim(input_, process_group, async_op)
+    size = get_distributed_world_size(process_group)
+    if size == 1:
+        return input_, None
+    whole = input_.new_empty((input_.size(0) * size, *input_.shape[1:]))
+    handle = torch.distributed.all_gather_into_tensor(
+        whole, input_.contiguous(), group=process_group, async_op=async_op
+    )
+    return whole, handle
 
 
 def gather_tensor_on_last_rank(
