@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._load import has_core
 from telens.debug import model_state
 from telens.debug.arguments import refusal
 from telens.debug.model_state import NamedModule
@@ -145,6 +146,8 @@ def no_layer_message() -> str:
         shown = [f"{reason} ({count} modules)" for reason, count in _left.most_common(_MOST)]
         more = f", and {len(_left) - _MOST} other reasons" if len(_left) > _MOST else ""
         return f"{message}; telens.pytorch.convert did not convert: {'; '.join(shown)}{more}"
+    if not has_core():
+        return f"{message}; call telens.watch(model) once the model is built"
     return (
         f"{message}; call telens.pytorch.convert(model) once the model is built, or start the "
         "script with `python -m telens.run_as_te --convert`"
