@@ -251,7 +251,8 @@ def main():
     }
     check_core(options.core)
     train_plain(folder)
-    diagnose(folder / "watched", f"nonfinite: 2 weight, iteration {FAULT}")
+    last = STEPS - 1
+    diagnose(folder / "watched", f"nonfinite: 2 weight, iterations {FAULT} to {last}")
     program = folder / "plain.py"
     program.write_text(PLAIN_PROGRAM)
     command("run", "--log-dir", folder / "plain", "--", sys.executable, program)
@@ -259,7 +260,6 @@ def main():
         sys.exit("telens run recorded no statistics")
     if options.core:
         train_fp8(folder)
-        last = STEPS - 1
         diagnose(folder / "fp8", f"wrong_scale: model.2 activation, iterations {FAULT} to {last}")
         facts["digest"] = kernel_digest()
     print(json.dumps(facts))

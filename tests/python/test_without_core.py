@@ -96,7 +96,7 @@ def test_watched_training_is_recorded_and_diagnosed(tmp_path):
         [COMMAND, "diagnose", "logs"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 1
-    assert "nonfinite: 2 weight, iteration 4" in done.stdout
+    assert "nonfinite: 2 weight, iterations 4 to 5" in done.stdout
 
 
 FEATURE_CLASS = """
