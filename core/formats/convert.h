@@ -16,7 +16,7 @@ namespace telens {
 // The result for a value that rounds beyond the largest finite value, including infinity.
 enum class Saturation : std::uint8_t {
   saturating,      // the largest finite value of its sign
-  non_saturating,  // infinity of its sign; NaN for E4M3 and E8M0; E2M1 saturates
+  non_saturating,  // infinity of its sign; NaN for E4M3 and E8M0; formats without both saturate
 };
 
 // Rounding of a value between two powers of two to a block scale.
@@ -89,7 +89,7 @@ TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
 }
 
 // Returns the code nearest to the value, ties to even. NaN becomes Format::kNanCode with its sign.
-// E2M1 cannot represent NaN: the result is +6 (the caller counts it).
+// Formats without NaN: the result is the largest value (the caller counts it).
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr typename Format::Bits encode(float value, Saturation saturation) {
   using Bits = typename Format::Bits;

@@ -9,69 +9,52 @@
 
 namespace telens {
 
-// Calls visitor.operator()<Format>() with the format that the id names:
+// Calls visitor.operator()<Format>() with the one of `Formats` that the id names. Any other format
+// is an error that names the operation and what it expects.
+template <typename Format, typename... Others, typename Visitor>
+constexpr decltype(auto) dispatch_among(FormatId id, std::string_view operation,
+                                        std::string_view expected, Visitor&& visitor) {
+  if (id == Format::kId) return std::forward<Visitor>(visitor).template operator()<Format>();
+  if constexpr (sizeof...(Others) > 0) {
+    return dispatch_among<Others...>(id, operation, expected, std::forward<Visitor>(visitor));
+  } else {
+    raise<UsageError>("{}: format is {} ({}); expected {}", operation, get_name(id),
+                      static_cast<int>(id), expected);
+  }
+}
+
+// Dispatches every format:
 //   dispatch_format(id, [&]<typename Format>() { return Format::kMax; });
 template <typename Visitor>
 constexpr decltype(auto) dispatch_format(FormatId id, Visitor&& visitor) {
-  switch (id) {
-    case FormatId::e4m3:
-      return std::forward<Visitor>(visitor).template operator()<E4M3>();
-    case FormatId::e5m2:
-      return std::forward<Visitor>(visitor).template operator()<E5M2>();
-    case FormatId::e2m1:
-      return std::forward<Visitor>(visitor).template operator()<E2M1>();
-    case FormatId::e8m0:
-      return std::forward<Visitor>(visitor).template operator()<E8M0>();
-    case FormatId::bf16:
-      return std::forward<Visitor>(visitor).template operator()<BF16>();
-    case FormatId::fp16:
-      return std::forward<Visitor>(visitor).template operator()<FP16>();
-    case FormatId::fp32:
-      return std::forward<Visitor>(visitor).template operator()<FP32>();
-  }
-  raise<UsageError>("format id {} is none of the formats of core/formats/format_id.h",
-                    static_cast<int>(id));
+  return dispatch_among<E4M3, E5M2, E2M1, E8M0, BF16, FP16, FP32>(
+      id, "dispatch_format", "one of the formats of core/formats/format_id.h",
+      std::forward<Visitor>(visitor));
 }
 
-// Dispatches BF16, FP16 and FP32, the formats of high-precision tensors; any other format is an
-// error that names the operation.
+// Dispatches BF16, FP16 and FP32, the formats of high-precision tensors.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_high_precision_format(FormatId id, std::string_view operation,
                                                         Visitor&& visitor) {
-  switch (id) {
-    case FormatId::bf16:
-      return std::forward<Visitor>(visitor).template operator()<BF16>();
-    case FormatId::fp16:
-      return std::forward<Visitor>(visitor).template operator()<FP16>();
-    case FormatId::fp32:
-      return std::forward<Visitor>(visitor).template operator()<FP32>();
-    default:
-      raise<UsageError>("{}: format is {} ({}); expected BF16, FP16 or FP32", operation,
-                        get_name(id), static_cast<int>(id));
-  }
+  return dispatch_among<BF16, FP16, FP32>(id, operation, "BF16, FP16 or FP32",
+                                          std::forward<Visitor>(visitor));
 }
 
-// Dispatches the two FP8 formats; any other format is an error that names the operation.
+// Dispatches the two FP8 formats.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view operation,
                                              Visitor&& visitor) {
-  switch (id) {
-    case FormatId::e4m3:
-      return std::forward<Visitor>(visitor).template operator()<E4M3>();
-    case FormatId::e5m2:
-      return std::forward<Visitor>(visitor).template operator()<E5M2>();
-    default:
-      raise<UsageError>("{}: format is {} ({}); expected an FP8 format: E4M3 (0) or E5M2 (1)",
-                        operation, get_name(id), static_cast<int>(id));
-  }
+  return dispatch_among<E4M3, E5M2>(id, operation, "an FP8 format: E4M3 (0) or E5M2 (1)",
+                                    std::forward<Visitor>(visitor));
 }
 
-// Dispatches the formats of quantized elements, including E2M1.
+// Dispatches the formats of quantized elements: FP8 and FP4.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_element_format(FormatId id, std::string_view operation,
                                                  Visitor&& visitor) {
-  if (id == FormatId::e2m1) return std::forward<Visitor>(visitor).template operator()<E2M1>();
-  return dispatch_fp8_format(id, operation, std::forward<Visitor>(visitor));
+  return dispatch_among<E4M3, E5M2, E2M1>(id, operation,
+                                          "a format of quantized elements: E4M3, E5M2 or E2M1",
+                                          std::forward<Visitor>(visitor));
 }
 
 }  // namespace telens

@@ -50,7 +50,7 @@ struct FloatFormat {
   static constexpr Bits kSmallestSubnormalCode = 1;
 
   // The code of a positive NaN. 8 bits: all ones, like torch and the conversion instructions of
-  // GPUs. Wider formats: the quiet NaN without payload. E2M1 has none; the largest value is used.
+  // GPUs. Wider formats: the quiet NaN without payload. Formats without NaN: the largest value.
   static constexpr Bits kNanCode =
       special_codes == SpecialCodes::none ? kMaxCode
       : kWidth == 8                       ? kMagnitudeMask
@@ -117,5 +117,12 @@ static_assert(BF16::kNanCode == 0x7fc0 && BF16::kSmallestSubnormal == 0x1p-133F)
 static_assert(FP16::kBias == 15 && FP16::kMaxCode == 0x7bff && FP16::kMax == 65504.0F);
 static_assert(FP16::kNanCode == 0x7e00 && FP16::kSmallestSubnormal == 0x1p-24F);
 static_assert(FP32::kMax == 0x1.fffffep127F && FP32::kSmallestSubnormal == 0x1p-149F);
+
+// Checks the widths in the table of formats.
+template <typename... Formats>
+constexpr bool widths_match() {
+  return ((format_row(Formats::kId).bits == Formats::kWidth) && ...);
+}
+static_assert(widths_match<E4M3, E5M2, E2M1, E8M0, BF16, FP16, FP32>());
 
 }  // namespace telens

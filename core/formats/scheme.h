@@ -40,86 +40,103 @@ inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
                                         RecipeId::fp8_current_scaling, RecipeId::mxfp8,
                                         RecipeId::fp8_block_scaling, RecipeId::nvfp4};
 
-// Device code creates rows too: their members must not call the standard library. nvcc treats code
-// after std::string_view's strlen as unreachable.
 struct ScalingScheme {
+  ScalingMode mode;
   const char* name;  // in messages and dumps
   const char* id;    // in Python's ScalingMode and in pickled tensors
+  // The element format; nullopt if a tensor has one of the FP8 formats, E4M3 or E5M2.
+  std::optional<FormatId> element;
+  // Bits in memory per code: 8, or 4 for two codes per byte, the even column in the lower four
+  // bits.
+  int stored_bits;
   // The rows, and the elements along a row, that share a scale; length 0 for one scale per tensor.
   // Blocks start at the row's start; the last one may be shorter.
   std::int64_t block_height;
   std::int64_t block_length;
   FormatId scale_format;  // format of scale_inv; E8M0 and E4M3 are stored as uint8
-  // True if elements are E2M1: two codes per byte, the even column in the lower four bits, and
-  // block scales under one FP32 tensor scale. False if elements are E4M3 or E5M2, one per byte.
-  bool packed_fp4;
   // The multiples that GEMMs require: of rows and layer features, and along the summed dimension.
   std::int64_t row_multiple;
   std::int64_t sum_multiple;
   std::optional<RecipeId> recipe;  // the recipe with such blocks
 
   constexpr bool has_128_blocks() const { return block_length == 128; }
-  constexpr std::int64_t codes_per_byte() const { return packed_fp4 ? 2 : 1; }
+  // Two levels of scales: those of the blocks are multiplied by one FP32 scale of the tensor.
+  constexpr bool has_tensor_scale() const { return scale_format == FormatId::e4m3; }
+  constexpr std::int64_t codes_per_byte() const { return 8 / stored_bits; }
+  constexpr bool is_packed() const { return stored_bits < 8; }
 };
 
-// Returns the row of a mode. A switch: device code cannot index a host table.
-constexpr ScalingScheme scheme(ScalingMode mode) {
-  switch (mode) {
-    case ScalingMode::tensor:
-      return {.name = "tensor",
-              .id = "tensor",
-              .block_height = 1,
-              .block_length = 0,
-              .scale_format = FormatId::fp32,
-              .packed_fp4 = false,
-              .row_multiple = 16,
-              .sum_multiple = 16,
-              .recipe = std::nullopt};
-    case ScalingMode::mxfp8:
-      return {.name = "MXFP8",
-              .id = "mxfp8",
-              .block_height = 1,
-              .block_length = 32,
-              .scale_format = FormatId::e8m0,
-              .packed_fp4 = false,
-              .row_multiple = 32,
-              .sum_multiple = 32,
-              .recipe = RecipeId::mxfp8};
-    case ScalingMode::block_1d:
-      return {.name = "1x128 block",
-              .id = "block_1d",
-              .block_height = 1,
-              .block_length = 128,
-              .scale_format = FormatId::fp32,
-              .packed_fp4 = false,
-              .row_multiple = 16,
-              .sum_multiple = 128,
-              .recipe = RecipeId::fp8_block_scaling};
-    case ScalingMode::block_2d:
-      return {.name = "128x128 block",
-              .id = "block_2d",
-              .block_height = 128,
-              .block_length = 128,
-              .scale_format = FormatId::fp32,
-              .packed_fp4 = false,
-              .row_multiple = 16,
-              .sum_multiple = 128,
-              .recipe = RecipeId::fp8_block_scaling};
-    case ScalingMode::nvfp4:
-      break;
-  }
-  return {.name = "NVFP4",
-          .id = "nvfp4",
-          .block_height = 1,
-          .block_length = 16,
-          .scale_format = FormatId::e4m3,
-          .packed_fp4 = true,
-          .row_multiple = 16,
-          .sum_multiple = 32,
-          .recipe = RecipeId::nvfp4};
+// In the order of ScalingMode.
+inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
+                                                   .name = "tensor",
+                                                   .id = "tensor",
+                                                   .element = std::nullopt,
+                                                   .stored_bits = 8,
+                                                   .block_height = 1,
+                                                   .block_length = 0,
+                                                   .scale_format = FormatId::fp32,
+                                                   .row_multiple = 16,
+                                                   .sum_multiple = 16,
+                                                   .recipe = std::nullopt},
+                                     ScalingScheme{.mode = ScalingMode::mxfp8,
+                                                   .name = "MXFP8",
+                                                   .id = "mxfp8",
+                                                   .element = std::nullopt,
+                                                   .stored_bits = 8,
+                                                   .block_height = 1,
+                                                   .block_length = 32,
+                                                   .scale_format = FormatId::e8m0,
+                                                   .row_multiple = 32,
+                                                   .sum_multiple = 32,
+                                                   .recipe = RecipeId::mxfp8},
+                                     ScalingScheme{.mode = ScalingMode::block_1d,
+                                                   .name = "1x128 block",
+                                                   .id = "block_1d",
+                                                   .element = std::nullopt,
+                                                   .stored_bits = 8,
+                                                   .block_height = 1,
+                                                   .block_length = 128,
+                                                   .scale_format = FormatId::fp32,
+                                                   .row_multiple = 16,
+                                                   .sum_multiple = 128,
+                                                   .recipe = RecipeId::fp8_block_scaling},
+                                     ScalingScheme{.mode = ScalingMode::block_2d,
+                                                   .name = "128x128 block",
+                                                   .id = "block_2d",
+                                                   .element = std::nullopt,
+                                                   .stored_bits = 8,
+                                                   .block_height = 128,
+                                                   .block_length = 128,
+                                                   .scale_format = FormatId::fp32,
+                                                   .row_multiple = 16,
+                                                   .sum_multiple = 128,
+                                                   .recipe = RecipeId::fp8_block_scaling},
+                                     ScalingScheme{.mode = ScalingMode::nvfp4,
+                                                   .name = "NVFP4",
+                                                   .id = "nvfp4",
+                                                   .element = FormatId::e2m1,
+                                                   .stored_bits = 4,
+                                                   .block_height = 1,
+                                                   .block_length = 16,
+                                                   .scale_format = FormatId::e4m3,
+                                                   .row_multiple = 16,
+                                                   .sum_multiple = 32,
+                                                   .recipe = RecipeId::nvfp4}};
+
+// Returns the row of a mode. Device code may call it only in constant expressions.
+constexpr const ScalingScheme& scheme(ScalingMode mode) {
+  return kSchemes[static_cast<std::size_t>(mode)];
 }
 
-constexpr bool is_packed_fp4(ScalingMode mode) { return scheme(mode).packed_fp4; }
+static_assert([] {
+  for (std::size_t i = 0; i < kSchemes.size(); ++i) {
+    const ScalingScheme& row = kSchemes[i];
+    if (row.mode != static_cast<ScalingMode>(i) || kAllScalingModes[i] != row.mode) return false;
+    if (format_row(row.element.value_or(FormatId::e4m3)).bits > row.stored_bits) return false;
+  }
+  return kSchemes.size() == kAllScalingModes.size();
+}());
+
 constexpr bool has_128_blocks(ScalingMode mode) { return scheme(mode).has_128_blocks(); }
 constexpr std::string_view get_name(ScalingMode mode) { return scheme(mode).name; }
 constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
@@ -128,50 +145,57 @@ constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).bloc
 // The smallest block length over all schemes.
 constexpr std::int64_t smallest_block_length() {
   std::int64_t smallest = 0;
-  for (const ScalingMode mode : kAllScalingModes) {
-    const std::int64_t length = block_length(mode);
+  for (const ScalingScheme& row : kSchemes) {
+    const std::int64_t length = row.block_length;
     if (length > 0 && (smallest == 0 || length < smallest)) smallest = length;
   }
   return smallest;
 }
 
 struct RecipeRow {
-  const char* name;    // prefix of statistic names, followed by "_"
-  const char* format;  // prefix of format names, followed by the FP8 element format
+  RecipeId id;
+  const char* name;  // prefix of statistic names, followed by "_"
+  // Prefix of format names, followed by the FP8 format; the whole name if the recipe has one
+  // format.
+  const char* format;
 };
 
-constexpr RecipeRow recipe_row(RecipeId recipe) {
-  switch (recipe) {
-    case RecipeId::fp8_delayed_scaling:
-      return {.name = "fp8_delayed_scaling", .format = "FP8"};
-    case RecipeId::fp8_current_scaling:
-      return {.name = "fp8_current_scaling", .format = "FP8"};
-    case RecipeId::mxfp8:
-      return {.name = "mxfp8", .format = "MXFP8"};
-    case RecipeId::fp8_block_scaling:
-      return {.name = "fp8_block_scaling", .format = "FP8BLOCK"};
-    case RecipeId::nvfp4:
-      break;
-  }
-  return {.name = "nvfp4", .format = "NVFP4"};
+// In the order of RecipeId.
+inline constexpr std::array kRecipeRows{
+    RecipeRow{RecipeId::fp8_delayed_scaling, "fp8_delayed_scaling", "FP8"},
+    RecipeRow{RecipeId::fp8_current_scaling, "fp8_current_scaling", "FP8"},
+    RecipeRow{RecipeId::mxfp8, "mxfp8", "MXFP8"},
+    RecipeRow{RecipeId::fp8_block_scaling, "fp8_block_scaling", "FP8BLOCK"},
+    RecipeRow{RecipeId::nvfp4, "nvfp4", "NVFP4"}};
+
+constexpr const RecipeRow& recipe_row(RecipeId recipe) {
+  return kRecipeRows[static_cast<std::size_t>(recipe)];
 }
+
+static_assert([] {
+  for (std::size_t i = 0; i < kRecipeRows.size(); ++i) {
+    const RecipeId id = kRecipeRows[i].id;
+    if (id != static_cast<RecipeId>(i) || kAllRecipes[i] != id) return false;
+  }
+  return kRecipeRows.size() == kAllRecipes.size();
+}());
 
 constexpr std::string_view get_name(RecipeId recipe) { return recipe_row(recipe).name; }
 
-// Returns the first scheme of a recipe's blocks; nullopt if tensors have one scale.
-constexpr std::optional<ScalingScheme> block_scheme(RecipeId recipe) {
-  for (const ScalingMode mode : kAllScalingModes) {
-    if (scheme(mode).recipe == recipe) return scheme(mode);
+// Returns the first scheme of a recipe's blocks; nullptr if tensors have one scale.
+constexpr const ScalingScheme* block_scheme(RecipeId recipe) {
+  for (const ScalingScheme& row : kSchemes) {
+    if (row.recipe == recipe) return &row;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 // True for block scales: only then do rowwise and columnwise copies differ.
-constexpr bool is_block_recipe(RecipeId recipe) { return block_scheme(recipe).has_value(); }
+constexpr bool is_block_recipe(RecipeId recipe) { return block_scheme(recipe) != nullptr; }
 
-// True if elements are E2M1; else they are E4M3 or E5M2.
-constexpr bool is_packed_fp4(RecipeId recipe) {
-  return is_block_recipe(recipe) && block_scheme(recipe)->packed_fp4;
+// Returns the recipe's only element format; nullopt if its elements are E4M3 or E5M2.
+constexpr std::optional<FormatId> only_element(RecipeId recipe) {
+  return is_block_recipe(recipe) ? block_scheme(recipe)->element : std::nullopt;
 }
 
 }  // namespace telens

@@ -41,11 +41,10 @@ at::Tensor block_copies_difference_meta(const at::Tensor& codes, const at::Tenso
 
 void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
                         std::int64_t format, std::int64_t mode) {
-  const bool packed = is_packed_fp4(check_block_codes(kDifference, rowwise, format, mode).mode);
+  const ScalingMode scaling = check_block_codes(kDifference, rowwise, format, mode).mode;
+  const std::int64_t codes_per_byte = scheme(scaling).codes_per_byte();
   check_block_codes(kDifference, columnwise, format, mode);
-  const auto stored = [&](std::int64_t size) {
-    return packed ? rounded_up_quotient(size, 2) : size;
-  };
+  const auto stored = [&](std::int64_t size) { return rounded_up_quotient(size, codes_per_byte); };
   const at::Tensor& row_codes = rowwise.codes;
   const at::Tensor& column_codes = columnwise.codes;
   if (row_codes.size(1) == stored(column_codes.size(0)) &&

@@ -62,8 +62,8 @@ at::Tensor dequantize_blocks_meta(const at::Tensor& codes, const at::Tensor& sca
   const auto [element, scaling] = check_block_codes(
       "dequantize_blocks", {codes, scale_inv, tensor_scale.value_or(at::Tensor())}, format, mode);
   check_high_precision("dequantize_blocks", "the result", dtype);
-  if (!is_packed_fp4(scaling)) return empty_values(codes, dtype);
-  const std::int64_t columns = 2 * codes.size(1);
+  if (!scheme(scaling).is_packed()) return empty_values(codes, dtype);
+  const std::int64_t columns = scheme(scaling).codes_per_byte() * codes.size(1);
   return is_transposed(codes)
              ? at::empty({columns, codes.size(0)}, codes.options().dtype(dtype)).t()
              : at::empty({codes.size(0), columns}, codes.options().dtype(dtype));
@@ -137,11 +137,13 @@ bool is_transposed(const at::Tensor& matrix) {
 }
 
 FormatId check_element_format(std::string_view operation, std::int64_t format, ScalingMode mode) {
-  if (!is_packed_fp4(mode)) return check_fp8_format(operation, format);
-  if (format != static_cast<std::int64_t>(FormatId::e2m1)) {
-    raise<UsageError>("{}: format is {}; {} has E2M1 (2)", operation, format, get_name(mode));
+  const std::optional<FormatId> element = scheme(mode).element;
+  if (!element) return check_fp8_format(operation, format);
+  if (format != static_cast<std::int64_t>(*element)) {
+    raise<UsageError>("{}: format is {}; {} has {} ({})", operation, format, get_name(mode),
+                      get_name(*element), static_cast<int>(*element));
   }
-  return FormatId::e2m1;
+  return *element;
 }
 
 BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,

@@ -31,7 +31,7 @@ void check_operand(const GemmOperand& operand) {
     check_block_codes("gemm", {operand.codes, operand.scale_inv, operand.tensor_scale},
                       static_cast<std::int64_t>(operand.format),
                       static_cast<std::int64_t>(operand.mode));
-    if (scheme(operand.mode).packed_fp4 && !operand.tensor_scale.defined()) {
+    if (scheme(operand.mode).has_tensor_scale() && !operand.tensor_scale.defined()) {
       raise<UsageError>("gemm: an {} operand lacks its tensor_scale", get_name(operand.mode));
     }
   }

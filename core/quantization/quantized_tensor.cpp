@@ -114,7 +114,7 @@ namespace {
 
 std::int64_t get_tokens(Gemm gemm, const QuantizedTensor& a) {
   if (gemm != Gemm::wgrad) return a.rowwise.codes.size(0);
-  if (!is_packed_fp4(a.mode)) return a.columnwise.codes.size(1);
+  if (!scheme(a.mode).is_packed()) return a.columnwise.codes.size(1);
   // Two codes per byte, padded for the transform: the codes do not determine the tokens.
   const std::int64_t columns = a.sizes.back();
   return columns == 0 ? 0 : c10::multiply_integers(a.sizes) / columns;

@@ -18,15 +18,15 @@ constexpr std::string_view kQuantFormat = "quant_format";
 // Represents formats with one scale per tensor. Delayed scaling has the same formats.
 constexpr RecipeId kOfTensor = RecipeId::fp8_current_scaling;
 
-// Returns the formats that a recipe casts to: each FP8 format, or the FP4 format.
+// Returns the formats that a recipe casts to: its only format, or each FP8 format.
 std::vector<FormatId> get_elements(RecipeId recipe) {
-  if (is_packed_fp4(recipe)) return {FormatId::e2m1};
+  if (const auto element = only_element(recipe)) return {*element};
   return {FormatId::e4m3, FormatId::e5m2};
 }
 
 std::string format_name(RecipeId recipe, FormatId element) {
   const char* format = recipe_row(recipe).format;
-  return is_packed_fp4(recipe) ? format : fmt::format("{}{}", format, telens::get_name(element));
+  return only_element(recipe) ? format : fmt::format("{}{}", format, telens::get_name(element));
 }
 
 struct NamedFormat {

@@ -249,7 +249,7 @@ constexpr std::string_view kMoreOfPlugins = "\n      and statistics that a plugi
 std::vector<RecipeId> recipes_in_fp8() {
   std::vector<RecipeId> recipes;
   for (const RecipeId recipe : kAllRecipes) {
-    if (!is_packed_fp4(recipe)) recipes.push_back(recipe);
+    if (only_element(recipe) != FormatId::e2m1) recipes.push_back(recipe);
   }
   return recipes;
 }

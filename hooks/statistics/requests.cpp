@@ -21,9 +21,8 @@ bool reads_a_cast(StatisticId statistic) {
 
 // The target format of a recipe that is not running.
 FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& running) {
-  if (is_packed_fp4(recipe)) return FormatId::e2m1;
-  const FormatId format = running ? running->format : FormatId::e4m3;
-  return format == FormatId::e2m1 ? FormatId::e4m3 : format;
+  if (const auto element = only_element(recipe)) return *element;
+  return running && format_row(running->format).bits == 8 ? running->format : FormatId::e4m3;
 }
 
 }  // namespace

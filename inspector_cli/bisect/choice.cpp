@@ -18,7 +18,7 @@
 namespace telens::cli {
 namespace {
 
-constexpr std::array kElements{FormatId::e4m3, FormatId::e5m2, FormatId::e2m1};
+constexpr std::array kFp8Formats{FormatId::e4m3, FormatId::e5m2};
 
 // Returns the GEMM of a ledger state. Sets `is_low` if an operand ran in low precision.
 LowGemm low_gemm(const diagnosis::GemmState& state, bool& is_low) {
@@ -79,11 +79,11 @@ std::vector<TensorName> get_operands(Gemm gemm) {
 }
 
 std::optional<std::string> get_quant_format(std::string_view ran) {
-  for (const ScalingMode mode : kAllScalingModes) {
-    for (const FormatId element : kElements) {
-      if ((element == FormatId::e2m1) != is_packed_fp4(mode)) continue;
-      if (features::describe({get_name(element), mode}) != ran) continue;
-      return std::string(features::FakeQuantOptions{element, scheme(mode).recipe}.name());
+  for (const ScalingScheme& scaling : kSchemes) {
+    for (const FormatId fp8 : kFp8Formats) {
+      const FormatId element = scaling.element.value_or(fp8);
+      if (features::describe({get_name(element), scaling.mode}) != ran) continue;
+      return std::string(features::FakeQuantOptions{element, scaling.recipe}.name());
     }
   }
   return std::nullopt;

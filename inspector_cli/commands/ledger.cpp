@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
+#include "core/formats/format_id.h"
 #include "hooks/config/python_regex.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -165,9 +166,11 @@ std::string describe_kernel(const std::string& kernel, const std::string& ran) {
   constexpr std::string_view kEmulated = " GEMM of decoded operands";
   const auto at = kernel.find(kEmulated);
   if (at == std::string::npos) return kernel;
-  return fmt::format("{}, emulated on this CPU{}",
-                     ran.find("E2M1") != std::string::npos ? "FP4" : "FP8",
-                     kernel.substr(at + kEmulated.size()));
+  int bits = 8;  // of the narrowest element format in `ran`
+  for (const FormatRow& format : kFormats) {
+    if (ran.find(format.name) != std::string::npos) bits = std::min(bits, format.bits);
+  }
+  return fmt::format("FP{}, emulated on this CPU{}", bits, kernel.substr(at + kEmulated.size()));
 }
 
 std::string describe_reason(const std::string& reason) {

@@ -143,7 +143,7 @@ constexpr const char* kOutputInF16 = "NVTE_DPA_FP8CS_O_in_F16";
 
 // Transformer Engine's attention supports FP8 blocks with power-of-two scales.
 constexpr bool takes_blocks(const ScalingScheme& blocks) {
-  return blocks.scale_format == FormatId::e8m0 && !blocks.packed_fp4;
+  return blocks.scale_format == FormatId::e8m0 && !blocks.element;
 }
 
 // The scaling scheme of these blocks.

@@ -18,7 +18,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/formats/formats.h"
+#include "core/formats/dispatch.h"
 #include "core/kernels/cpu/gemm/decode_row_by_row.h"
 #include "core/ops/block_quantize.h"
 #include "core/ops/device.h"
@@ -44,9 +44,8 @@ template <typename Format>
 constexpr int kSmallestExponent = Format::kMinExponent - Format::kMantissaBits;
 
 int exponent_of_smallest_code(FormatId format) {
-  return format == FormatId::e4m3   ? kSmallestExponent<E4M3>
-         : format == FormatId::e5m2 ? kSmallestExponent<E5M2>
-                                    : kSmallestExponent<E2M1>;
+  return dispatch_element_format(format, "gemm",
+                                 []<typename Format>() { return kSmallestExponent<Format>; });
 }
 
 // Code 0 is the scale of blocks of zeros and of the smallest values.
@@ -117,7 +116,8 @@ int exponent_of_largest_e8m0(const at::Tensor& scales) {
 }
 
 int exponent_of_largest_code(FormatId format) {
-  return format == FormatId::e5m2 ? E5M2::kMaxExponent : E4M3::kMaxExponent;
+  return dispatch_element_format(format, "gemm",
+                                 []<typename Format>() { return Format::kMaxExponent; });
 }
 
 // The product of two per-tensor scales. LibTorch's products ignore a factor that is NaN.
@@ -156,7 +156,7 @@ bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
     return product_leaves_fp32(*a.scale_inv.const_data_ptr<float>(),
                                *b.scale_inv.const_data_ptr<float>());
   }
-  if (is_packed_fp4(a.mode)) {
+  if (scheme(a.mode).has_tensor_scale()) {
     return product_leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
                                *b.tensor_scale.const_data_ptr<float>());
   }
@@ -248,7 +248,7 @@ at::Tensor scales_of_rows(const GemmOperand& operand) {
 }
 
 at::Tensor get_values(const GemmOperand& operand) {
-  if (is_packed_fp4(operand.mode)) {  // a code times an E4M3 scale is an FP32 number
+  if (scheme(operand.mode).has_tensor_scale()) {  // a code times an E4M3 scale is an FP32 number
     return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
                                   operand.mode, at::kFloat)
         .to(at::kDouble)

@@ -69,7 +69,7 @@ at::Tensor dequantize_blocks(const at::Tensor& given_codes, const at::Tensor& sc
       "dequantize_blocks", {given_codes, scale_inv, tensor_scale.value_or(at::Tensor())}, format,
       mode);
   const FormatId output = ops::check_high_precision("dequantize_blocks", "the result", dtype);
-  const at::Tensor codes = is_packed_fp4(scaling) ? unpack(given_codes) : given_codes;
+  const at::Tensor codes = scheme(scaling).is_packed() ? unpack(given_codes) : given_codes;
   const bool transposed = ops::is_transposed(codes);
   const at::Tensor dense = transposed ? codes : codes.contiguous();
   at::Tensor values = ops::empty_values(dense, dtype);

@@ -47,7 +47,7 @@ class BlockLines {
   // codes with an odd number of columns has one more.
   BlockLines(const ops::BlockCodes& given, FormatId element, ScalingMode mode, bool transposed,
              std::int64_t length)
-      : codes_(in_order(is_packed_fp4(mode) ? unpack(given.codes) : given.codes, transposed)),
+      : codes_(in_order(scheme(mode).is_packed() ? unpack(given.codes) : given.codes, transposed)),
         scales_(get_scales(given, mode)),
         element_(element),
         mode_(mode),

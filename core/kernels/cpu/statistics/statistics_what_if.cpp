@@ -264,8 +264,8 @@ void accumulate_what_if_statistics_cpu(const at::Tensor& x, at::IntArrayRef form
   if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
   const at::Tensor contiguous = x.contiguous();
   const ElementMatrix matrix = as_matrix(contiguous, get_format(x.scalar_type()));
-  const bool needs_amax =
-      std::ranges::any_of(given, [](const WhatIfCast& cast) { return is_packed_fp4(cast.mode); });
+  const bool needs_amax = std::ranges::any_of(
+      given, [](const WhatIfCast& cast) { return scheme(cast.mode).has_tensor_scale(); });
   const float amax = needs_amax ? largest_number(matrix) : 0.0F;
   std::vector<WhatIf> casts;
   for (const WhatIfCast& cast : given) casts.emplace_back(matrix, cast, amax);

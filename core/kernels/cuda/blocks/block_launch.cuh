@@ -17,7 +17,7 @@ cudaError_t dispatch_whole(bool whole, Visitor&& visitor) {
 // Calls visitor.operator()<Input, ScaleFormat, pairs>() for the codes of a block format.
 template <typename Visitor>
 cudaError_t dispatch_codes(CodePairs pairs, FormatId element, ScalingMode mode, Visitor&& visitor) {
-  if (is_packed_fp4(mode)) {
+  if (scheme(mode).has_tensor_scale()) {
     return pairs == CodePairs::along_row
                ? visitor.template operator()<E2M1, E4M3, CodePairs::along_row>()
                : visitor.template operator()<E2M1, E4M3, CodePairs::down_columns>();

@@ -53,7 +53,7 @@ inline CodedMatrix coded_matrix(const CodesInMemory& memory, const at::Tensor& s
     return std::countr_zero(static_cast<std::uint64_t>(power));
   };
   const auto& [codes, transposed] = memory;
-  const bool packed = is_packed_fp4(mode);
+  const bool packed = scheme(mode).is_packed();
   CodedMatrix matrix{};
   matrix.codes = codes.const_data_ptr<std::uint8_t>();
   matrix.rows = codes.size(0) * (packed && transposed ? 2 : 1);

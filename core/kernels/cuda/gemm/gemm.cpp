@@ -162,7 +162,7 @@ struct NativeGemm {
   }
   at::Tensor alpha;
   at::Tensor beta;
-  if (is_packed_fp4(a.mode)) {
+  if (scheme(a.mode).has_tensor_scale()) {
     alpha = at::mul(a.tensor_scale, b.tensor_scale);
     beta = at::full({1}, native.accumulate ? 1 : 0, alpha.options());
     gemm.alpha = alpha.const_data_ptr<float>();

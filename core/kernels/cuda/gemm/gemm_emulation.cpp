@@ -130,7 +130,7 @@ at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16P
     return under_scales_of_tensors(multiply(dequantize_handle(a), dequantize_handle(b)),
                                    a.scale_inv, b.scale_inv);
   }
-  if (is_packed_fp4(a.mode)) {
+  if (scheme(a.mode).has_tensor_scale()) {
     return under_scales_of_tensors(
         multiply(values_of_blocks(a, a.scale_inv), values_of_blocks(b, b.scale_inv)),
         a.tensor_scale, b.tensor_scale);

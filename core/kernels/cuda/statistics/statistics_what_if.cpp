@@ -21,7 +21,9 @@ constexpr const char* kOperation = "accumulate_what_if_statistics";
 // The largest number of x, FP32 [1], if a cast needs it in advance.
 at::Tensor amax_for(const at::Tensor& x, FormatId input, const std::vector<ops::WhatIfCast>& casts,
                     const LaunchContext& context) {
-  const auto needs_amax = [](const ops::WhatIfCast& cast) { return is_packed_fp4(cast.mode); };
+  const auto needs_amax = [](const ops::WhatIfCast& cast) {
+    return scheme(cast.mode).has_tensor_scale();
+  };
   if (std::ranges::none_of(casts, needs_amax)) return {};
   at::Tensor amax = at::zeros({1}, x.options().dtype(at::kFloat));
   check_launch(kOperation, launch_amax_of_numbers(
