@@ -21,6 +21,7 @@ struct FormatError {
   double unit;  // 2^-(mantissa bits + 1)
 };
 constexpr std::array kFormats{FormatError{"E2M1", 0x1p-2}, FormatError{"E5M2", 0x1p-3},
+                              FormatError{"E3M2", 0x1p-3}, FormatError{"E2M3", 0x1p-4},
                               FormatError{"E4M3", 0x1p-4}, FormatError{"BF16", 0x1p-8},
                               FormatError{"FP16", 0x1p-11}};
 constexpr double kUnitOfE5m2 = 0x1p-3;

@@ -89,7 +89,7 @@ TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
 }
 
 // Returns the code nearest to the value, ties to even. NaN becomes Format::kNanCode with its sign.
-// Formats without NaN: the result is the largest value (the caller counts it).
+// Formats without NaN (E2M1, E3M2, E2M3): the result is the largest value (the caller counts it).
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr typename Format::Bits encode(float value, Saturation saturation) {
   using Bits = typename Format::Bits;

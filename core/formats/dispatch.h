@@ -27,7 +27,7 @@ constexpr decltype(auto) dispatch_among(FormatId id, std::string_view operation,
 //   dispatch_format(id, [&]<typename Format>() { return Format::kMax; });
 template <typename Visitor>
 constexpr decltype(auto) dispatch_format(FormatId id, Visitor&& visitor) {
-  return dispatch_among<E4M3, E5M2, E2M1, E8M0, BF16, FP16, FP32>(
+  return dispatch_among<E4M3, E5M2, E2M1, E8M0, BF16, FP16, FP32, E3M2, E2M3>(
       id, "dispatch_format", "one of the formats of core/formats/format_id.h",
       std::forward<Visitor>(visitor));
 }
@@ -48,13 +48,13 @@ constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view opera
                                     std::forward<Visitor>(visitor));
 }
 
-// Dispatches the formats of quantized elements: FP8 and FP4.
+// Dispatches the formats of quantized elements: FP8, FP6 and FP4.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_element_format(FormatId id, std::string_view operation,
                                                  Visitor&& visitor) {
-  return dispatch_among<E4M3, E5M2, E2M1>(id, operation,
-                                          "a format of quantized elements: E4M3, E5M2 or E2M1",
-                                          std::forward<Visitor>(visitor));
+  return dispatch_among<E4M3, E5M2, E2M1, E3M2, E2M3>(
+      id, operation, "a format of quantized elements: E4M3, E5M2, E2M1, E3M2 or E2M3",
+      std::forward<Visitor>(visitor));
 }
 
 }  // namespace telens

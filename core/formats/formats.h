@@ -1,8 +1,9 @@
 // The number formats as types: layout, special codes, range. Header-only, constexpr, no LibTorch.
 //
-// Sources: E4M3 and E5M2: OCP 8-bit Floating Point Specification (OFP8) 1.0; E2M1 and E8M0: OCP
-// Microscaling Formats (MX) Specification 1.0; FP16 and FP32: IEEE 754 binary16 and binary32; BF16:
-// the upper half of binary32. core/formats/convert.h has decode<Format> and encode<Format>.
+// Sources: E4M3 and E5M2: OCP 8-bit Floating Point Specification (OFP8) 1.0; E2M1, E3M2, E2M3 and
+// E8M0: OCP Microscaling Formats (MX) Specification 1.0; FP16 and FP32: IEEE 754 binary16 and
+// binary32; BF16: the upper half of binary32. core/formats/convert.h has decode<Format> and
+// encode<Format>.
 #pragma once
 
 #include <concepts>
@@ -73,6 +74,8 @@ struct FloatFormat {
 using E4M3 = FloatFormat<FormatId::e4m3, std::uint8_t, 4, 3, SpecialCodes::nan_only>;
 using E5M2 = FloatFormat<FormatId::e5m2, std::uint8_t, 5, 2, SpecialCodes::infinity_and_nan>;
 using E2M1 = FloatFormat<FormatId::e2m1, std::uint8_t, 2, 1, SpecialCodes::none>;
+using E3M2 = FloatFormat<FormatId::e3m2, std::uint8_t, 3, 2, SpecialCodes::none>;
+using E2M3 = FloatFormat<FormatId::e2m3, std::uint8_t, 2, 3, SpecialCodes::none>;
 using BF16 = FloatFormat<FormatId::bf16, std::uint16_t, 8, 7, SpecialCodes::infinity_and_nan>;
 using FP16 = FloatFormat<FormatId::fp16, std::uint16_t, 5, 10, SpecialCodes::infinity_and_nan>;
 using FP32 = FloatFormat<FormatId::fp32, std::uint32_t, 8, 23, SpecialCodes::infinity_and_nan>;
@@ -111,6 +114,10 @@ static_assert(E5M2::kBias == 15 && E5M2::kMaxCode == 0x7b &&
 static_assert(E5M2::kSmallestNormal == 0x1p-14F && E5M2::kSmallestSubnormal == 0x1p-16F);
 static_assert(E2M1::kBias == 1 && E2M1::kMaxCode == 0x7 && E2M1::kMax == 6.0F);  // 1.5 * 2^2
 static_assert(E2M1::kSmallestNormal == 1.0F && E2M1::kSmallestSubnormal == 0.5F);
+static_assert(E3M2::kBias == 3 && E3M2::kMaxCode == 0x1f && E3M2::kMax == 28.0F);  // 1.75 * 2^4
+static_assert(E3M2::kSmallestNormal == 0x1p-2F && E3M2::kSmallestSubnormal == 0x1p-4F);
+static_assert(E2M3::kBias == 1 && E2M3::kMaxCode == 0x1f && E2M3::kMax == 7.5F);  // 1.875 * 2^2
+static_assert(E2M3::kSmallestNormal == 1.0F && E2M3::kSmallestSubnormal == 0.125F);
 static_assert(E8M0::kMax == 0x1p127F && E8M0::kSmallest == 0x1p-127F);
 static_assert(BF16::kBias == 127 && BF16::kMaxCode == 0x7f7f && BF16::kMax == 0x1.fep127F);
 static_assert(BF16::kNanCode == 0x7fc0 && BF16::kSmallestSubnormal == 0x1p-133F);
@@ -123,6 +130,6 @@ template <typename... Formats>
 constexpr bool widths_match() {
   return ((format_row(Formats::kId).bits == Formats::kWidth) && ...);
 }
-static_assert(widths_match<E4M3, E5M2, E2M1, E8M0, BF16, FP16, FP32>());
+static_assert(widths_match<E4M3, E5M2, E2M1, E3M2, E2M3, E8M0, BF16, FP16, FP32>());
 
 }  // namespace telens

@@ -15,15 +15,17 @@ namespace telens {
 // The layout of a quantized tensor's scales. The run file and operator schemas store the numbers:
 // append only.
 enum class ScalingMode : std::uint8_t {
-  tensor,    // one FP32 scale_inv for the whole tensor (delayed and current scaling)
-  mxfp8,     // E8M0 scale per 32 elements along the row (columnwise: along the column)
-  block_1d,  // FP32 scale per 1x128 block
-  block_2d,  // FP32 scale per 128x128 block
-  nvfp4,     // E4M3 scale per 16 elements and one FP32 tensor scale
+  tensor,      // one FP32 scale_inv for the whole tensor (delayed and current scaling)
+  mxfp8,       // E8M0 scale per 32 elements along the row (columnwise: along the column)
+  block_1d,    // FP32 scale per 1x128 block
+  block_2d,    // FP32 scale per 128x128 block
+  nvfp4,       // E4M3 scale per 16 elements and one FP32 tensor scale
+  mxfp6_e3m2,  // E8M0 scale per 32 elements, as mxfp8
+  mxfp6_e2m3,
 };
-inline constexpr std::array kAllScalingModes{ScalingMode::tensor, ScalingMode::mxfp8,
-                                             ScalingMode::block_1d, ScalingMode::block_2d,
-                                             ScalingMode::nvfp4};
+inline constexpr std::array kAllScalingModes{
+    ScalingMode::tensor, ScalingMode::mxfp8,      ScalingMode::block_1d,  ScalingMode::block_2d,
+    ScalingMode::nvfp4,  ScalingMode::mxfp6_e3m2, ScalingMode::mxfp6_e2m3};
 
 // The rows of a block of the random Hadamard transform.
 inline constexpr std::int64_t kHadamardSize = 16;
@@ -35,10 +37,16 @@ enum class RecipeId : std::uint8_t {
   mxfp8,
   fp8_block_scaling,
   nvfp4,
+  mxfp6_e3m2,
+  mxfp6_e2m3,
 };
 inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
-                                        RecipeId::fp8_current_scaling, RecipeId::mxfp8,
-                                        RecipeId::fp8_block_scaling, RecipeId::nvfp4};
+                                        RecipeId::fp8_current_scaling,
+                                        RecipeId::mxfp8,
+                                        RecipeId::fp8_block_scaling,
+                                        RecipeId::nvfp4,
+                                        RecipeId::mxfp6_e3m2,
+                                        RecipeId::mxfp6_e2m3};
 
 struct ScalingScheme {
   ScalingMode mode;
@@ -47,7 +55,7 @@ struct ScalingScheme {
   // The element format; nullopt if a tensor has one of the FP8 formats, E4M3 or E5M2.
   std::optional<FormatId> element;
   // Bits in memory per code: 8, or 4 for two codes per byte, the even column in the lower four
-  // bits.
+  // bits. Codes of six bits have eight bits in memory; the upper two are 0.
   int stored_bits;
   // The rows, and the elements along a row, that share a scale; length 0 for one scale per tensor.
   // Blocks start at the row's start; the last one may be shorter.
@@ -58,6 +66,7 @@ struct ScalingScheme {
   std::int64_t row_multiple;
   std::int64_t sum_multiple;
   std::optional<RecipeId> recipe;  // the recipe with such blocks
+  bool has_cuda_kernels;
 
   constexpr bool has_128_blocks() const { return block_length == 128; }
   // Two levels of scales: those of the blocks are multiplied by one FP32 scale of the tensor.
@@ -77,7 +86,8 @@ inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
                                                    .scale_format = FormatId::fp32,
                                                    .row_multiple = 16,
                                                    .sum_multiple = 16,
-                                                   .recipe = std::nullopt},
+                                                   .recipe = std::nullopt,
+                                                   .has_cuda_kernels = true},
                                      ScalingScheme{.mode = ScalingMode::mxfp8,
                                                    .name = "MXFP8",
                                                    .id = "mxfp8",
@@ -88,7 +98,8 @@ inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
                                                    .scale_format = FormatId::e8m0,
                                                    .row_multiple = 32,
                                                    .sum_multiple = 32,
-                                                   .recipe = RecipeId::mxfp8},
+                                                   .recipe = RecipeId::mxfp8,
+                                                   .has_cuda_kernels = true},
                                      ScalingScheme{.mode = ScalingMode::block_1d,
                                                    .name = "1x128 block",
                                                    .id = "block_1d",
@@ -99,7 +110,8 @@ inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
                                                    .scale_format = FormatId::fp32,
                                                    .row_multiple = 16,
                                                    .sum_multiple = 128,
-                                                   .recipe = RecipeId::fp8_block_scaling},
+                                                   .recipe = RecipeId::fp8_block_scaling,
+                                                   .has_cuda_kernels = true},
                                      ScalingScheme{.mode = ScalingMode::block_2d,
                                                    .name = "128x128 block",
                                                    .id = "block_2d",
@@ -110,7 +122,8 @@ inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
                                                    .scale_format = FormatId::fp32,
                                                    .row_multiple = 16,
                                                    .sum_multiple = 128,
-                                                   .recipe = RecipeId::fp8_block_scaling},
+                                                   .recipe = RecipeId::fp8_block_scaling,
+                                                   .has_cuda_kernels = true},
                                      ScalingScheme{.mode = ScalingMode::nvfp4,
                                                    .name = "NVFP4",
                                                    .id = "nvfp4",
@@ -121,7 +134,32 @@ inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
                                                    .scale_format = FormatId::e4m3,
                                                    .row_multiple = 16,
                                                    .sum_multiple = 32,
-                                                   .recipe = RecipeId::nvfp4}};
+                                                   .recipe = RecipeId::nvfp4,
+                                                   .has_cuda_kernels = true},
+                                     ScalingScheme{.mode = ScalingMode::mxfp6_e3m2,
+                                                   .name = "MXFP6E3M2",
+                                                   .id = "mxfp6_e3m2",
+                                                   .element = FormatId::e3m2,
+                                                   .stored_bits = 8,
+                                                   .block_height = 1,
+                                                   .block_length = 32,
+                                                   .scale_format = FormatId::e8m0,
+                                                   .row_multiple = 32,
+                                                   .sum_multiple = 32,
+                                                   .recipe = RecipeId::mxfp6_e3m2,
+                                                   .has_cuda_kernels = false},
+                                     ScalingScheme{.mode = ScalingMode::mxfp6_e2m3,
+                                                   .name = "MXFP6E2M3",
+                                                   .id = "mxfp6_e2m3",
+                                                   .element = FormatId::e2m3,
+                                                   .stored_bits = 8,
+                                                   .block_height = 1,
+                                                   .block_length = 32,
+                                                   .scale_format = FormatId::e8m0,
+                                                   .row_multiple = 32,
+                                                   .sum_multiple = 32,
+                                                   .recipe = RecipeId::mxfp6_e2m3,
+                                                   .has_cuda_kernels = false}};
 
 // Returns the row of a mode. Device code may call it only in constant expressions.
 constexpr const ScalingScheme& scheme(ScalingMode mode) {
@@ -166,7 +204,9 @@ inline constexpr std::array kRecipeRows{
     RecipeRow{RecipeId::fp8_current_scaling, "fp8_current_scaling", "FP8"},
     RecipeRow{RecipeId::mxfp8, "mxfp8", "MXFP8"},
     RecipeRow{RecipeId::fp8_block_scaling, "fp8_block_scaling", "FP8BLOCK"},
-    RecipeRow{RecipeId::nvfp4, "nvfp4", "NVFP4"}};
+    RecipeRow{RecipeId::nvfp4, "nvfp4", "NVFP4"},
+    RecipeRow{RecipeId::mxfp6_e3m2, "mxfp6_e3m2", "MXFP6E3M2"},
+    RecipeRow{RecipeId::mxfp6_e2m3, "mxfp6_e2m3", "MXFP6E2M3"}};
 
 constexpr const RecipeRow& recipe_row(RecipeId recipe) {
   return kRecipeRows[static_cast<std::size_t>(recipe)];

@@ -31,6 +31,14 @@ FourTensors quantize_mxfp8_meta(const at::Tensor& x, std::int64_t format, std::i
       empty_block_codes(x, ScalingMode::mxfp8, at::kByte, {rowwise, columnwise}));
 }
 
+FourTensors quantize_mxfp6_meta(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
+                                bool, bool rowwise, bool columnwise) {
+  check_matrix("quantize_mxfp6", x);
+  check_scale_rounding("quantize_mxfp6", rounding);
+  return as_four_tensors(empty_block_codes(x, check_mxfp6_format("quantize_mxfp6", format),
+                                           at::kByte, {rowwise, columnwise}));
+}
+
 FourTensors quantize_fp8_blocks_meta(const at::Tensor& x, std::int64_t format, bool two_dimensional,
                                      bool, double, bool rowwise, bool columnwise) {
   check_matrix("quantize_fp8_blocks", x);
@@ -146,11 +154,26 @@ FormatId check_element_format(std::string_view operation, std::int64_t format, S
   return *element;
 }
 
+ScalingMode check_mxfp6_format(std::string_view operation, std::int64_t format) {
+  for (const ScalingMode mode : {ScalingMode::mxfp6_e3m2, ScalingMode::mxfp6_e2m3}) {
+    if (static_cast<std::int64_t>(*scheme(mode).element) == format) return mode;
+  }
+  raise<UsageError>("{}: format is {}; expected an MXFP6 format: E3M2 (7) or E2M3 (8)", operation,
+                    format);
+}
+
+void check_kernels(std::string_view operation, ScalingMode mode, const at::Tensor& tensor) {
+  if (!tensor.device().is_cuda() || scheme(mode).has_cuda_kernels) return;
+  raise<UsageError>("{}: {} has no CUDA kernels; move the tensor to the CPU or use another format",
+                    operation, get_name(mode));
+}
+
 BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
                                     std::int64_t format, std::int64_t mode) {
   const auto& [codes, scale_inv, tensor_scale] = quantized;
   const ScalingMode scaling = check_block_mode(operation, mode);
   const FormatId element = check_element_format(operation, format, scaling);
+  check_kernels(operation, scaling, codes);
   if (codes.scalar_type() != at::kByte || codes.dim() != 2) {
     raise<ShapeError>(
         "{}: codes have dtype {} and shape {}; expected Byte (uint8), [rows, columns]", operation,
@@ -302,6 +325,15 @@ BlockCodesPair quantize_mxfp8(const at::Tensor& x, FormatId format, const Mxfp8O
                          orientations.rowwise, orientations.columnwise));
 }
 
+BlockCodesPair quantize_mxfp6(const at::Tensor& x, FormatId format, const Mxfp8Options& options,
+                              const Orientations& orientations) {
+  static const auto op = find_operator<decltype(quantize_mxfp6_meta)>("telens::quantize_mxfp6");
+  const auto number = static_cast<std::int64_t>(format);
+  check_kernels("quantize_mxfp6", check_mxfp6_format("quantize_mxfp6", number), x);
+  return as_pair(op.call(x, number, static_cast<std::int64_t>(options.scale_rounding),
+                         options.two_dimensional, orientations.rowwise, orientations.columnwise));
+}
+
 BlockCodesPair quantize_fp8_blocks(const at::Tensor& x, FormatId format,
                                    const Fp8BlockOptions& options,
                                    const Orientations& orientations) {
@@ -359,6 +391,7 @@ BlockCodesPair quantize_four_over_six(const at::Tensor& x, const FourOverSixOpti
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("quantize_mxfp8", TORCH_FN(telens::ops::quantize_mxfp8_meta));
+  library.impl("quantize_mxfp6", TORCH_FN(telens::ops::quantize_mxfp6_meta));
   library.impl("quantize_fp8_blocks", TORCH_FN(telens::ops::quantize_fp8_blocks_meta));
   library.impl("quantize_nvfp4", TORCH_FN(telens::ops::quantize_nvfp4_meta));
   library.impl("hadamard_transform", TORCH_FN(telens::ops::hadamard_transform_meta));

@@ -6,7 +6,7 @@
 // result has blocks along x's rows. The columnwise result is the transposed matrix [columns, rows],
 // quantized with blocks along *its* rows, and has x's memory order (a transposed view). Bits are
 // the same on every device and with any number of threads. A NaN is excluded from the largest
-// magnitude of its block and stays NaN, except in NVFP4 (below).
+// magnitude of its block and stays NaN, except in NVFP4 and MXFP6 (below).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,6 +54,12 @@ struct Mxfp8Options {
   bool two_dimensional = false;
 };
 TELENS_EXPORT BlockCodesPair quantize_mxfp8(const at::Tensor& x, FormatId format,
+                                            const Mxfp8Options& options,
+                                            const Orientations& orientations);
+
+// MXFP6 (OCP MX 1.0): like quantize_mxfp8, with E3M2 or E2M3 elements, one code per byte. A NaN
+// becomes the largest value, and the scale of its block becomes NaN. Throws UsageError on a GPU.
+TELENS_EXPORT BlockCodesPair quantize_mxfp6(const at::Tensor& x, FormatId format,
                                             const Mxfp8Options& options,
                                             const Orientations& orientations);
 
@@ -168,9 +174,15 @@ struct BlockCodesFormats {
   FormatId element;
   ScalingMode mode;
 };
+// Returns the MXFP6 mode whose elements have this format. Throws UsageError for any other format.
+ScalingMode check_mxfp6_format(std::string_view operation, std::int64_t format);
+
 // Checks the codes and scales of an orientation: their shapes must match each other and the mode.
 BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes& quantized,
                                     std::int64_t format, std::int64_t mode);
+
+// Throws UsageError if the tensor is on a GPU and the mode has no CUDA kernels.
+void check_kernels(std::string_view operation, ScalingMode mode, const at::Tensor& tensor);
 
 // Returns empty codes and scales for the orientations of x that `orientations` requests. The
 // columnwise ones are transposed views.

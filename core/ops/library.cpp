@@ -20,6 +20,10 @@ void define_casts(torch::Library& library) {
       "bool columnwise) -> (Tensor codes, Tensor scale_inv, Tensor column_codes, "
       "Tensor column_scale_inv)");
   library.def(
+      "quantize_mxfp6(Tensor x, int format, int scale_rounding, bool two_dimensional, bool "
+      "rowwise, bool columnwise) -> (Tensor codes, Tensor scale_inv, Tensor column_codes, "
+      "Tensor column_scale_inv)");
+  library.def(
       "quantize_fp8_blocks(Tensor x, int format, bool two_dimensional, bool power_of_2_scales, "
       "float amax_epsilon, bool rowwise, bool columnwise) -> (Tensor codes, Tensor scale_inv, "
       "Tensor column_codes, Tensor column_scale_inv)");

@@ -225,8 +225,9 @@ void what_if_statistics_meta(const at::Tensor& x, at::IntArrayRef formats, at::I
   check_what_if_statistics(x, {formats, modes, squares, columnwise}, accumulators);
 }
 
-WhatIfCast check_cast(std::int64_t format, std::int64_t mode) {
+WhatIfCast check_cast(const at::Tensor& x, std::int64_t format, std::int64_t mode) {
   const auto scaling = check_block_mode(kWhatIf, mode);
+  check_kernels(kWhatIf, scaling, x);
   return {check_element_format(kWhatIf, format, scaling), scaling};
 }
 
@@ -246,7 +247,7 @@ std::vector<WhatIfCast> check_what_if_statistics(const at::Tensor& x, const What
   }
   std::vector<WhatIfCast> checked;
   for (std::size_t i = 0; i < count; ++i) {
-    WhatIfCast cast = check_cast(casts.formats[i], casts.modes[i]);
+    WhatIfCast cast = check_cast(x, casts.formats[i], casts.modes[i]);
     cast.squares = casts.squares[i] != 0 || cast.mode == ScalingMode::block_2d;
     cast.columnwise = casts.columnwise[i] != 0;
     check_accumulator(kWhatIf, x, accumulators[i], kCastSumsWords);

@@ -82,6 +82,34 @@ std::shared_ptr<Quantizer> MXFP8Quantizer::copy() const {
   return std::make_shared<MXFP8Quantizer>(*this);
 }
 
+std::string_view MXFP6BlockScaling::name() const {
+  const auto mode =
+      ops::check_mxfp6_format("MXFP6BlockScaling", static_cast<std::int64_t>(element));
+  return get_name(*scheme(mode).recipe);
+}
+
+std::shared_ptr<Quantizer> MXFP6BlockScaling::make_quantizer(TensorRole role,
+                                                             DelayedScalingState*) const {
+  const bool square = enable_2d_quantization && role == TensorRole::weight;
+  return std::make_shared<MXFP6Quantizer>(element, BlockOptions{.two_dimensional = square});
+}
+
+MXFP6Quantizer::MXFP6Quantizer(FormatId format, BlockOptions options, Usage usage)
+    : BlockQuantizer(format, options, usage),
+      mode_(ops::check_mxfp6_format("MXFP6Quantizer", static_cast<std::int64_t>(format))) {}
+
+ops::BlockCodesPair MXFP6Quantizer::quantize_matrix(const at::Tensor& x,
+                                                    const ops::Orientations& orientations) const {
+  return ops::quantize_mxfp6(
+      x, format(),
+      {.scale_rounding = options().scale_rounding, .two_dimensional = options().two_dimensional},
+      orientations);
+}
+
+std::shared_ptr<Quantizer> MXFP6Quantizer::copy() const {
+  return std::make_shared<MXFP6Quantizer>(*this);
+}
+
 namespace {
 
 void check_dimensions(const Float8BlockScaling& recipe) {

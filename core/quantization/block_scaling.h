@@ -1,4 +1,4 @@
-// Recipes and quantizers with one scale per block: MXFP8, FP8 in 128-blocks and NVFP4.
+// Recipes and quantizers with one scale per block: MXFP8, MXFP6, FP8 in 128-blocks and NVFP4.
 #pragma once
 
 #include <memory>
@@ -60,6 +60,35 @@ class TELENS_EXPORT MXFP8Quantizer final : public BlockQuantizer {
  private:
   ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                       const ops::Orientations& orientations) const override;
+};
+
+// MXFP6: blocks of 32 elements of six bits with a power-of-two scale (OCP Microscaling
+// Formats 1.0). CPU only.
+struct TELENS_EXPORT MXFP6BlockScaling final : Recipe {
+  // element: E3M2 (more range) or E2M3 (more precision), for all tensors.
+  explicit MXFP6BlockScaling(FormatId element) : element(element) { fp8_format = Fp8Format::e4m3; }
+
+  FormatId element;
+  bool enable_2d_quantization = false;  // weights: one scale for 32x32 elements
+
+  std::string_view name() const override;
+  std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
+                                            DelayedScalingState* state) const override;
+};
+
+class TELENS_EXPORT MXFP6Quantizer final : public BlockQuantizer {
+ public:
+  // Throws UsageError if the format is neither E3M2 nor E2M3.
+  explicit MXFP6Quantizer(FormatId format, BlockOptions options = {}, Usage usage = {});
+
+  ScalingMode mode() const override { return mode_; }
+  std::shared_ptr<Quantizer> copy() const override;
+
+ private:
+  ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
+                                      const ops::Orientations& orientations) const override;
+
+  ScalingMode mode_;
 };
 
 // FP8 in 128-blocks: one scale per 1x128 elements (activations, gradients) or 128x128 (weights).

@@ -87,12 +87,19 @@ std::shared_ptr<Recipe> make() {
   return std::make_shared<RecipeType>();
 }
 
+template <FormatId element>
+std::shared_ptr<Recipe> make_mxfp6() {
+  return std::make_shared<MXFP6BlockScaling>(element);
+}
+
 constexpr std::array kRecipes{
     RecipeMaker{RecipeId::fp8_delayed_scaling, make<DelayedScaling>},
     RecipeMaker{RecipeId::fp8_current_scaling, make<Float8CurrentScaling>},
     RecipeMaker{RecipeId::mxfp8, make<MXFP8BlockScaling>},
     RecipeMaker{RecipeId::fp8_block_scaling, make<Float8BlockScaling>},
-    RecipeMaker{RecipeId::nvfp4, make<NVFP4BlockScaling>}};
+    RecipeMaker{RecipeId::nvfp4, make<NVFP4BlockScaling>},
+    RecipeMaker{RecipeId::mxfp6_e3m2, make_mxfp6<FormatId::e3m2>},
+    RecipeMaker{RecipeId::mxfp6_e2m3, make_mxfp6<FormatId::e2m3>}};
 
 struct QuantizerRow {
   ScalingMode mode;
@@ -122,6 +129,14 @@ constexpr std::array kQuantizers{
     QuantizerRow{ScalingMode::nvfp4,
                  [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
                    return std::make_shared<NVFP4Quantizer>(like.blocks, usage);
+                 }},
+    QuantizerRow{ScalingMode::mxfp6_e3m2,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<MXFP6Quantizer>(like.format, like.blocks, usage);
+                 }},
+    QuantizerRow{ScalingMode::mxfp6_e2m3,
+                 [](const QuantizedTensor& like, Usage usage) -> std::shared_ptr<Quantizer> {
+                   return std::make_shared<MXFP6Quantizer>(like.format, like.blocks, usage);
                  }},
 };
 static_assert(kQuantizers.size() == kAllScalingModes.size());

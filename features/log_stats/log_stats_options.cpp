@@ -289,11 +289,12 @@ config::FeatureDescription fp8_stats_description() {
       .summary = "statistics of the quantized tensor",
       .doc =
           "Measures the quantization of a tensor by the running recipe. With a recipe as prefix,\n"
-          "measures what that recipe would do, in the FP8 format of the running recipe, else in\n"
-          "E4M3. Skips a layer that is not quantized, with a warning. For block-scaled recipes\n"
-          "the row-wise copy is measured; append _columnwise for the other one. If only one of a\n"
-          "tensor's GEMMs is quantized, its copy is measured. For tensors of an attention, only\n"
-          "statistics with a recipe as prefix are available.",
+          "measures what that recipe would do: in its only format (mxfp6_e3m2_, mxfp6_e2m3_),\n"
+          "else in the FP8 format of the running recipe, else in E4M3. Skips a layer that is not\n"
+          "quantized, with a warning. For block-scaled recipes the row-wise copy is measured;\n"
+          "append _columnwise for the other one. If only one of a tensor's GEMMs is quantized,\n"
+          "its copy is measured. For tensors of an attention, only statistics with a recipe as\n"
+          "prefix are available.",
       .example =
           "LogFp8TensorStats:\n"
           "  enabled: True\n"

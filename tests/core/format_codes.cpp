@@ -18,7 +18,8 @@ namespace telens {
 namespace {
 
 std::optional<FormatId> format_named(std::string_view name) {
-  constexpr std::string_view kNames[] = {"e4m3", "e5m2", "e2m1", "e8m0", "bf16", "fp16", "fp32"};
+  constexpr std::string_view kNames[] = {"e4m3", "e5m2", "e2m1", "e8m0", "bf16",
+                                         "fp16", "fp32", "e3m2", "e2m3"};
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<FormatId>(i);
   }

@@ -48,7 +48,7 @@ std::vector<float> every_value_of() {
 template <typename Format>
 class Formats : public ::testing::Test {};
 
-using NarrowFormats = ::testing::Types<E4M3, E5M2, E2M1, BF16, FP16>;
+using NarrowFormats = ::testing::Types<E4M3, E5M2, E2M1, E3M2, E2M3, BF16, FP16>;
 TYPED_TEST_SUITE(Formats, NarrowFormats);
 
 TYPED_TEST(Formats, decoding_matches_the_definition_for_every_code) {
@@ -124,6 +124,8 @@ TEST(FormatConstants, match_the_specifications) {
   EXPECT_EQ(E4M3::kMax, 448.0F);
   EXPECT_EQ(E5M2::kMax, 57344.0F);
   EXPECT_EQ(E2M1::kMax, 6.0F);
+  EXPECT_EQ(E3M2::kMax, 28.0F);
+  EXPECT_EQ(E2M3::kMax, 7.5F);
   EXPECT_EQ(FP16::kMax, 65504.0F);
   EXPECT_EQ(FP32::kMax, std::numeric_limits<float>::max());
   EXPECT_EQ(FP32::kSmallestNormal, std::numeric_limits<float>::min());

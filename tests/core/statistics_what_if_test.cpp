@@ -21,7 +21,7 @@ namespace {
 
 using namespace ops;  // the operators under test
 
-using testing::all_what_if_casts;
+using testing::cpu_what_if_casts;
 using testing::expect_cast;
 using testing::special_matrix;
 using testing::typed;
@@ -46,6 +46,9 @@ BlockCodesPair quantized(const at::Tensor& x, const WhatIfCast& cast) {
   switch (cast.mode) {
     case ScalingMode::mxfp8:
       return quantize_mxfp8(x, cast.format, {.two_dimensional = cast.squares}, orientations);
+    case ScalingMode::mxfp6_e3m2:
+    case ScalingMode::mxfp6_e2m3:
+      return quantize_mxfp6(x, cast.format, {.two_dimensional = cast.squares}, orientations);
     case ScalingMode::nvfp4:
       return quantize_nvfp4(x, {.two_dimensional = cast.squares}, orientations);
     default:
@@ -69,7 +72,7 @@ std::string get_words(const WhatIfCast& cast) {
 }
 
 void expect_those_of_codes(const at::Tensor& x) {
-  const std::vector<WhatIfCast> casts = all_what_if_casts();
+  const std::vector<WhatIfCast> casts = cpu_what_if_casts();
   // The order of a single line in memory is not known.
   const double bound = x.size(0) == 1 || x.size(1) == 1 ? 1e-15 : 0;
   for (const kernels::SimdTarget& target : kernels::simd_targets()) {
@@ -116,7 +119,7 @@ TEST(WhatIfStatistics, special_values_match_codes) {
 TEST(WhatIfStatistics, do_not_depend_on_the_number_of_threads) {
   at::manual_seed(10);
   const at::Tensor x = wide_data({4000, 100}, at::kBFloat16);
-  const std::vector<WhatIfCast> casts = all_what_if_casts();
+  const std::vector<WhatIfCast> casts = cpu_what_if_casts();
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const std::vector<CastSums> expected = what_if(x, casts);
@@ -142,7 +145,7 @@ TEST(WhatIfStatistics, are_merged_into_existing_sums) {
 
 TEST(WhatIfStatistics, empty_tensor_gives_no_sums) {
   for (const at::Tensor& x : {at::zeros({0, 64}), at::zeros({64, 0})}) {
-    for (const CastSums& sums : what_if(x, all_what_if_casts())) {
+    for (const CastSums& sums : what_if(x, cpu_what_if_casts())) {
       EXPECT_EQ(sums.numel, 0);
       EXPECT_EQ(sums.scale_inv_max, CastSums().scale_inv_max);
     }
@@ -155,6 +158,7 @@ TEST(WhatIfStatistics, reject_casts_without_blocks) {
   EXPECT_THROW(with({FormatId::e4m3, ScalingMode::tensor}), UsageError);
   EXPECT_THROW(with({FormatId::e4m3, ScalingMode::nvfp4}), UsageError);
   EXPECT_THROW(with({FormatId::e2m1, ScalingMode::mxfp8}), Error);
+  EXPECT_THROW(with({FormatId::e2m3, ScalingMode::mxfp6_e3m2}), UsageError);
   const std::vector<WhatIfCast> casts{{FormatId::e4m3, ScalingMode::mxfp8}};
   EXPECT_THROW(accumulate_what_if_statistics(x, casts, {}), UsageError);
   EXPECT_THROW(accumulate_what_if_statistics(x, casts, at::zeros({1}, at::kLong)), ShapeError);

@@ -1,4 +1,4 @@
-// Every cast in blocks that what-if statistics know.
+// Casts in blocks that what-if statistics support.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,7 @@
 
 namespace telens::testing {
 
+// The casts of every device.
 inline std::vector<ops::WhatIfCast> all_what_if_casts() {
   std::vector<ops::WhatIfCast> casts;
   for (const bool columnwise : {false, true}) {
@@ -20,6 +21,18 @@ inline std::vector<ops::WhatIfCast> all_what_if_casts() {
     }
     for (const bool squares : {false, true}) {
       casts.push_back({FormatId::e2m1, ScalingMode::nvfp4, squares, columnwise});
+    }
+  }
+  return casts;
+}
+
+// The casts of the CPU: those of every device and MXFP6.
+inline std::vector<ops::WhatIfCast> cpu_what_if_casts() {
+  std::vector<ops::WhatIfCast> casts = all_what_if_casts();
+  for (const bool columnwise : {false, true}) {
+    for (const bool squares : {false, true}) {
+      casts.push_back({FormatId::e3m2, ScalingMode::mxfp6_e3m2, squares, columnwise});
+      casts.push_back({FormatId::e2m3, ScalingMode::mxfp6_e2m3, squares, columnwise});
     }
   }
   return casts;

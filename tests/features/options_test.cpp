@@ -144,6 +144,8 @@ TEST(FakeQuantOptions, name_a_format_of_elements_and_of_blocks) {
   EXPECT_EQ(options_named("FP8BLOCKE4M3"), (Options{FormatId::e4m3, RecipeId::fp8_block_scaling}));
   EXPECT_EQ(options_named("FP8BLOCKE5M2"), (Options{FormatId::e5m2, RecipeId::fp8_block_scaling}));
   EXPECT_EQ(options_named("NVFP4"), (Options{FormatId::e2m1, RecipeId::nvfp4}));
+  EXPECT_EQ(options_named("MXFP6E3M2"), (Options{FormatId::e3m2, RecipeId::mxfp6_e3m2}));
+  EXPECT_EQ(options_named("MXFP6E2M3"), (Options{FormatId::e2m3, RecipeId::mxfp6_e2m3}));
 }
 
 struct Mistake {
@@ -156,13 +158,16 @@ const Mistake kMistakes[] = {
      "'quant_format' is missing; it must be a string"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: E4M3}",
      "'quant_format' cannot be 'E4M3' (did you mean 'FP8E4M3'?); expected one of "
-     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4', "
+     "'MXFP6E3M2', 'MXFP6E2M3'"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: nvfp8}",
      "'quant_format' cannot be 'nvfp8' (did you mean 'NVFP4'?); expected one of "
-     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4', "
+     "'MXFP6E3M2', 'MXFP6E2M3'"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: mxfp8_e4m3}",
      "'quant_format' cannot be 'mxfp8_e4m3' (did you mean 'MXFP8E4M3'?); expected one of "
-     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4'"},
+     "'FP8E4M3', 'FP8E5M2', 'MXFP8E4M3', 'MXFP8E5M2', 'FP8BLOCKE4M3', 'FP8BLOCKE5M2', 'NVFP4', "
+     "'MXFP6E3M2', 'MXFP6E2M3'"},
     {"FakeQuant: {enabled: on, gemms: fprop, tensors: weight, quant_format: 8}",
      "'quant_format' must be a string, not the number 8"},
     {"LogTensorStats: {enabled: on, tensors: weight}", "'stats' is missing; it must be a list"},

@@ -110,7 +110,8 @@ STATEMENTS = (
     ),
     Statement(
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
-        "FP8BLOCKE5M2 (128-blocks) or NVFP4; another one is an error with the nearest name.",
+        "FP8BLOCKE5M2 (128-blocks), NVFP4, or, on the CPU, MXFP6E3M2 or MXFP6E2M3; another one is "
+        "an error with the nearest name.",
         "OptionMistakes.list_the_valid_values",
     ),
     Statement(

@@ -77,7 +77,7 @@ Operand quantized(const at::Tensor& x, const Way& way, bool columnwise) {
                                              .power_of_2_scales = way.power_of_2_scales},
                                             asked)),
               way.format, way.mode};
-    case ScalingMode::nvfp4:
+    default:
       break;
   }
   return {pick(ops::quantize_nvfp4(source, {}, asked)), FormatId::e2m1, way.mode};

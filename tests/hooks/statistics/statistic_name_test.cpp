@@ -27,9 +27,12 @@ TEST(StatisticName, accepts_a_recipe_prefix_and_a_columnwise_suffix) {
             (StatisticName{.statistic = statistic("scale_inv_min"),
                            .what_if = RecipeId::mxfp8,
                            .columnwise = true}));
-  for (const char* wrong : {"mxfp8", "mxfp8_", "_mse", "mse_", "mxfp9_mse", "mse_columnwise_x",
-                            "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", "",
-                            "fp8_current_scaling_scale_jump", "scale_age_columnwise"}) {
+  EXPECT_EQ(parse_statistic_name("mxfp6_e2m3_mse"),
+            (StatisticName{.statistic = statistic("mse"), .what_if = RecipeId::mxfp6_e2m3}));
+  for (const char* wrong :
+       {"mxfp8", "mxfp6_mse", "mxfp8_", "_mse", "mse_", "mxfp9_mse", "mse_columnwise_x",
+        "fp8_block_scaling_fp8_block_scaling_mse", "columnwise", "",
+        "fp8_current_scaling_scale_jump", "scale_age_columnwise"}) {
     EXPECT_EQ(parse_statistic_name(wrong), std::nullopt) << wrong;
   }
 }

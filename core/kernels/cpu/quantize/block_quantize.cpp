@@ -1,4 +1,4 @@
-// quantize_mxfp8, quantize_fp8_blocks and dequantize_blocks on the CPU.
+// quantize_mxfp8, quantize_mxfp6, quantize_fp8_blocks and dequantize_blocks on the CPU.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -23,26 +23,41 @@ using ops::BlockCodes;
 using ops::BlockCodesPair;
 using ops::FourTensors;
 
-FourTensors quantize_mxfp8(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
-                           bool two_dimensional, bool rowwise, bool columnwise) {
-  const FormatId input = ops::check_matrix("quantize_mxfp8", x);
-  const Mxfp8Scaling scaling{ops::check_fp8_format("quantize_mxfp8", format),
-                             ops::check_scale_rounding("quantize_mxfp8", rounding)};
+template <NanInMaximum nan>
+FourTensors quantize_mx(const at::Tensor& x, FormatId input, ScalingMode mode,
+                        const MxScaling<nan>& scaling, bool two_dimensional, bool rowwise,
+                        bool columnwise) {
   if (!two_dimensional) {
-    return as_four_tensors(
-        quantize_blocks(x, input, ScalingMode::mxfp8, scaling, {rowwise, columnwise}));
+    return as_four_tensors(quantize_blocks(x, input, mode, scaling, {rowwise, columnwise}));
   }
   const BlockCodes squares = quantize_squares(x, input, scaling);
   const auto& [codes, scales, none] = squares;
   BlockCodesPair pair;
   if (rowwise) {
-    pair.rowwise = {codes, ops::repeat_scales(scales, Mxfp8Scaling::kBlock, x.size(0)), {}};
+    pair.rowwise = {codes, ops::repeat_scales(scales, scaling.kBlock, x.size(0)), {}};
   }
   if (columnwise) {
-    pair.columnwise = {
-        codes.t(), ops::repeat_scales(scales.t(), Mxfp8Scaling::kBlock, x.size(1)), {}};
+    pair.columnwise = {codes.t(), ops::repeat_scales(scales.t(), scaling.kBlock, x.size(1)), {}};
   }
   return as_four_tensors(pair);
+}
+
+FourTensors quantize_mxfp8(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
+                           bool two_dimensional, bool rowwise, bool columnwise) {
+  const FormatId input = ops::check_matrix("quantize_mxfp8", x);
+  const MxScaling<NanInMaximum::left_out> scaling{
+      ops::check_fp8_format("quantize_mxfp8", format),
+      ops::check_scale_rounding("quantize_mxfp8", rounding)};
+  return quantize_mx(x, input, ScalingMode::mxfp8, scaling, two_dimensional, rowwise, columnwise);
+}
+
+FourTensors quantize_mxfp6(const at::Tensor& x, std::int64_t format, std::int64_t rounding,
+                           bool two_dimensional, bool rowwise, bool columnwise) {
+  const FormatId input = ops::check_matrix("quantize_mxfp6", x);
+  const ScalingMode mode = ops::check_mxfp6_format("quantize_mxfp6", format);
+  const MxScaling<NanInMaximum::wins> scaling{
+      *scheme(mode).element, ops::check_scale_rounding("quantize_mxfp6", rounding)};
+  return quantize_mx(x, input, mode, scaling, two_dimensional, rowwise, columnwise);
 }
 
 FourTensors quantize_fp8_blocks(const at::Tensor& x, std::int64_t format, bool two_dimensional,
@@ -104,6 +119,7 @@ at::Tensor dequantize_blocks(const at::Tensor& given_codes, const at::Tensor& sc
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
   library.impl("quantize_mxfp8", TORCH_FN(telens::kernels::quantize_mxfp8));
+  library.impl("quantize_mxfp6", TORCH_FN(telens::kernels::quantize_mxfp6));
   library.impl("quantize_fp8_blocks", TORCH_FN(telens::kernels::quantize_fp8_blocks));
   library.impl("dequantize_blocks", TORCH_FN(telens::kernels::dequantize_blocks));
 }

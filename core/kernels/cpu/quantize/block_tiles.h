@@ -235,19 +235,29 @@ ops::BlockCodes quantize_squares(const at::Tensor& x, FormatId input, const Scal
 
 // ---- The Scaling of each block format.
 
-// An E8M0 scale for FP8 elements.
+// The E8M0 scale of a block.
 inline BlockScale<std::uint8_t> get_e8m0_scale(FormatId element, float amax,
                                                ScaleRounding rounding) {
-  const std::uint8_t code = element == FormatId::e4m3 ? e8m0_scale<E4M3>(amax, rounding)
-                                                      : e8m0_scale<E5M2>(amax, rounding);
+  const std::uint8_t code = dispatch_element_format(
+      element, "e8m0_scale", [&]<typename Format>() { return e8m0_scale<Format>(amax, rounding); });
   return {code, e8m0_factor(code)};
 }
 
-// MXFP8.
-struct Mxfp8Scaling {
+// A NaN makes the scale of its block NaN if the elements cannot represent it.
+inline NanInMaximum nan_in_e8m0_block(FormatId element) {
+  return dispatch_element_format(element, "e8m0_scale", []<typename Format>() {
+    return Format::kHasNan ? NanInMaximum::left_out : NanInMaximum::wins;
+  });
+}
+
+// MXFP8 and MXFP6. `nan`: nan_in_e8m0_block(element).
+template <NanInMaximum nan>
+struct MxScaling {
   using ScaleCode = std::uint8_t;
   static constexpr std::int64_t kBlock = block_length(ScalingMode::mxfp8);
-  static constexpr NanInMaximum kNan = NanInMaximum::left_out;
+  static_assert(kBlock == block_length(ScalingMode::mxfp6_e3m2) &&
+                kBlock == block_length(ScalingMode::mxfp6_e2m3));
+  static constexpr NanInMaximum kNan = nan;
 
   FormatId element;
   ScaleRounding rounding;

@@ -40,7 +40,7 @@ struct BlockScales {
 // E4M3 scales under a per-tensor scale have 127 values and NaN: a table of them.
 class TwoLevelScales {
  public:
-  static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
+  static constexpr NanInMaximum nan() { return TwoLevelScaling::kNan; }
 
   // amax: the largest number of the tensor.
   explicit TwoLevelScales(float amax) : scaling_(TwoLevelScaling::of(amax)) {
@@ -70,9 +70,9 @@ class TwoLevelScales {
 
 class E8m0Scales {
  public:
-  static constexpr NanInMaximum kNan = NanInMaximum::left_out;
+  explicit E8m0Scales(FormatId element) : element_(element), nan_(nan_in_e8m0_block(element)) {}
 
-  explicit E8m0Scales(FormatId element) : element_(element) {}
+  NanInMaximum nan() const { return nan_; }
 
   void of(const float* maxima, std::size_t size, BlockScales& out) const {
     for (std::size_t i = 0; i < size; ++i) {
@@ -84,11 +84,12 @@ class E8m0Scales {
 
  private:
   FormatId element_;
+  NanInMaximum nan_;
 };
 
 class Fp8BlockScales {
  public:
-  static constexpr NanInMaximum kNan = Fp8BlockScaling::kNan;
+  static constexpr NanInMaximum nan() { return Fp8BlockScaling::kNan; }
 
   Fp8BlockScales(FormatId element, FormatId input)
       : scaling_(Fp8BlockScaling::of(element, input, /*power_of_2_scales=*/true,
@@ -183,7 +184,7 @@ class WhatIf {
     return has_scale_per_column() ? x_.columns : rounded_up_quotient(x_.columns, block());
   }
   NanInMaximum nan() const {
-    return std::visit([](const auto& scales) { return scales.kNan; }, scales_);
+    return std::visit([](const auto& scales) { return scales.nan(); }, scales_);
   }
 
   void find_scales(std::int64_t row, RowState& own, CastSums& sums) const {

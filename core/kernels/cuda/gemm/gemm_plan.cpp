@@ -36,6 +36,8 @@ std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
     case ScalingMode::block_2d:
       return is_multiple(k, 128) ? "" : "K is not a multiple of 128, as 128-blocks require";
     case ScalingMode::nvfp4:
+    case ScalingMode::mxfp6_e3m2:
+    case ScalingMode::mxfp6_e2m3:
       break;
   }
   return is_multiple(k, 32) ? "" : "K is not a multiple of 32, as NVFP4 requires";
@@ -53,6 +55,9 @@ std::string_view obstacle_of_card(const GemmQuestion& question) {
       return question.capability >= kBlackwell
                  ? "only Hopper multiplies 128-blocks whose scales may be no powers of two"
                  : "only Hopper multiplies 128-blocks";
+    case ScalingMode::mxfp6_e3m2:
+    case ScalingMode::mxfp6_e2m3:
+      return "MXFP6 has no CUDA kernels";
     case ScalingMode::nvfp4:
       break;
   }
