@@ -79,6 +79,7 @@ struct Device {
   DeviceIndex index() const { return index_; }
   bool has_index() const { return index_ >= 0; }
   bool is_cpu() const { return type_ == DeviceType::CPU; }
+  bool is_cuda() const { return type_ == DeviceType::CUDA; }
   // Returns PyTorch's name: "cpu", "cuda:0", ...
   std::string str() const;
   friend bool operator==(const Device&, const Device&) = default;

@@ -165,7 +165,9 @@ void bind_quantized_storage(py::module_& module) {
       .value("kBFloat16", FormatId::bf16)
       .value("kFloat8E4M3", FormatId::e4m3)
       .value("kFloat8E5M2", FormatId::e5m2)
-      .value("kFloat4E2M1", FormatId::e2m1);
+      .value("kFloat4E2M1", FormatId::e2m1)
+      .value("kFloat6E3M2", FormatId::e3m2)
+      .value("kFloat6E2M3", FormatId::e2m3);
   py::enum_<ScalingMode> modes(module, "ScalingMode", "How scales are laid out.");
   for (const ScalingMode mode : kAllScalingModes) modes.value(scheme(mode).id, mode);
   bind_storage(module);

@@ -411,6 +411,20 @@ void bind_blockwise(py::module_& module) {
            py::arg("scale_rounding") = ScaleRounding::up,
            "with_2d_quantization: one scale for 32x32 elements. scale_rounding: up (Transformer "
            "Engine), floor (the OCP MX specification) or nearest.");
+  py::class_<MXFP6Quantizer, Quantizer, std::shared_ptr<MXFP6Quantizer>>(
+      module, "MXFP6Quantizer",
+      "E3M2 or E2M3 with a power-of-two scale for every 32 elements, one code per byte. CPU only.")
+      .def(py::init([](FormatId format, bool rowwise, bool columnwise, bool two_dimensional,
+                       ScaleRounding rounding) {
+             return std::make_shared<MXFP6Quantizer>(
+                 format,
+                 BlockOptions{.two_dimensional = two_dimensional, .scale_rounding = rounding},
+                 Usage{rowwise, columnwise});
+           }),
+           py::arg("fp6_dtype"), py::kw_only(), py::arg("rowwise") = true,
+           py::arg("columnwise") = true, py::arg("with_2d_quantization") = false,
+           py::arg("scale_rounding") = ScaleRounding::up,
+           "with_2d_quantization and scale_rounding: as in MXFP8Quantizer.");
   py::class_<Float8BlockQuantizer, Quantizer, std::shared_ptr<Float8BlockQuantizer>>(
       module, "Float8BlockQuantizer", "FP8 with an FP32 scale for 1x128 or 128x128 elements.")
       .def(

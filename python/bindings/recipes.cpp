@@ -98,6 +98,14 @@ std::shared_ptr<Recipe> make_mxfp8_block_scaling(Fp8Format format, std::int64_t 
   return recipe;
 }
 
+std::shared_ptr<Recipe> make_mxfp6_block_scaling(FormatId element, bool enable_2d_quantization,
+                                                 const Precision& gemms) {
+  auto recipe = std::make_shared<MXFP6BlockScaling>(element);
+  recipe->enable_2d_quantization = enable_2d_quantization;
+  recipe->override_linear_precision = override_precision(gemms);
+  return recipe;
+}
+
 std::shared_ptr<Recipe> make_float8_block_scaling(Fp8Format format, const Scaling& input,
                                                   const Scaling& weight, const Scaling& gradient,
                                                   const std::array<std::int64_t, 3>& dimensions,
@@ -216,6 +224,8 @@ void bind_recipes(py::module_& module) {
   module.def("make_mxfp8_block_scaling", &make_mxfp8_block_scaling, py::arg("fp8_format"),
              py::arg("margin"), py::arg("enable_2d_quantization"),
              py::arg("override_linear_precision"));
+  module.def("make_mxfp6_block_scaling", &make_mxfp6_block_scaling, py::arg("element"),
+             py::arg("enable_2d_quantization"), py::arg("override_linear_precision"));
   module.def("make_float8_block_scaling", &make_float8_block_scaling, py::arg("fp8_format"),
              py::arg("input"), py::arg("weight"), py::arg("gradient"), py::arg("dimensions"),
              py::arg("split_accumulators"), py::arg("override_linear_precision"));

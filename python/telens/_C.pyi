@@ -17,6 +17,8 @@ class DType:
     kFloat8E4M3: DType
     kFloat8E5M2: DType
     kFloat4E2M1: DType
+    kFloat6E3M2: DType
+    kFloat6E2M3: DType
     __members__: dict[str, DType]
     @property
     def name(self) -> str: ...
@@ -158,6 +160,17 @@ class ScaleRounding:
     up: ScaleRounding
     floor: ScaleRounding
     nearest: ScaleRounding
+
+class MXFP6Quantizer(Quantizer):
+    def __init__(
+        self,
+        fp6_dtype: DType,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_2d_quantization: bool = False,
+        scale_rounding: ScaleRounding = ...,
+    ) -> None: ...
 
 class MXFP8Quantizer(Quantizer):
     def __init__(

@@ -1,12 +1,19 @@
 """What block formats do to a matrix, in NumPy and ml_dtypes, which share no code with the library:
-MXFP8, FP8 in 128-blocks, NVFP4."""
+MXFP8, MXFP6, FP8 in 128-blocks, NVFP4."""
 
 import ml_dtypes
 import numpy as np
 import torch
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-LARGEST = {E4M3: np.float32(448), E5M2: np.float32(57344), E2M1: np.float32(6)}
+E3M2, E2M3 = ml_dtypes.float6_e3m2fn, ml_dtypes.float6_e2m3fn
+LARGEST = {
+    E4M3: np.float32(448),
+    E5M2: np.float32(57344),
+    E2M1: np.float32(6),
+    E3M2: np.float32(28),
+    E2M3: np.float32(7.5),
+}
 FLT_MAX = np.finfo(np.float32).max
 ONE = np.float32(1)
 
@@ -31,15 +38,20 @@ def rounded(scaled, dtype):
     return clipped.astype(dtype).astype(np.float32)
 
 
-def mxfp8(x, dtype=E4M3):
+def mxfp6(x, dtype=E3M2, height=1):
+    """As mxfp8; a NaN makes its block NaN. height: rows that share a scale."""
+    return mxfp8(x, dtype, height, nan_wins=True)
+
+
+def mxfp8(x, dtype=E4M3, height=1, nan_wins=False):
     """Decoded values, and a scale for each block."""
-    amax = amax_of_blocks(x, 1, 32).astype(np.float64)
+    amax = amax_of_blocks(x, height, 32, nan_wins).astype(np.float64)
     with np.errstate(divide="ignore"):
         exponent = np.ceil(np.log2(amax / float(LARGEST[dtype])))
     exponent += amax > float(LARGEST[dtype]) * np.exp2(exponent)  # a logarithm may round
     exponent -= amax <= float(LARGEST[dtype]) * np.exp2(exponent - 1)
     scales = np.exp2(np.clip(exponent, -127, 127)).astype(np.float32)
-    of_elements = spread(scales, x, 1, 32)
+    of_elements = spread(scales, x, height, 32)
     return rounded(x * (ONE / of_elements), dtype) * of_elements, scales
 
 

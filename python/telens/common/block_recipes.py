@@ -79,6 +79,63 @@ class MXFP8BlockScaling(Recipe):
         )
 
 
+_FP6_FORMATS = {Format.E3M2: "kFloat6E3M2", Format.E2M3: "kFloat6E2M3"}
+
+
+@names_fields
+@dataclass
+class MXFP6BlockScaling(Recipe):
+    """Each 32 six-bit elements along a row share a power-of-two scale (OCP MX 1.0). CPU only.
+
+    A code is stored in one byte, so tensors need as much memory as in MXFP8. GEMMs multiply the
+    decoded values. Features must be divisible by 32. The number of tokens is arbitrary. Transformer
+    Engine has no such recipe. On a GPU, casts raise ``UsageError``.
+
+    Parameters
+    ----------
+    fp6_format
+        ``Format.E3M2`` (largest value 28, 2 mantissa bits) or ``Format.E2M3`` (7.5, 3 mantissa
+        bits), for all tensors
+    enable_2d_quantization
+        weights get one scale for 32x32 elements, the same in both orientations
+    override_linear_precision
+        whether fprop, dgrad and wgrad run in high precision anyway
+    backward_override
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
+    """
+
+    _kind = "mxfp6"
+    _row_multiple = 32
+
+    fp6_format: Format = Format.E3M2
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    enable_2d_quantization: bool = False
+    _: KW_ONLY
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        check_unsupported(self)
+        if self.fp6_format not in _FP6_FORMATS:
+            raise _C.UsageError(
+                "MXFP6BlockScaling: fp6_format must be Format.E3M2 or Format.E2M3, not "
+                f"{self.fp6_format!r}"
+            )
+        check_fields(self)
+
+    def _make_native(self) -> _C.Recipe:
+        return _C.make_mxfp6_block_scaling(
+            element=_C.DType.__members__[_FP6_FORMATS[self.fp6_format]],
+            enable_2d_quantization=self.enable_2d_quantization,
+            override_linear_precision=linear_precision(self),
+        )
+
+
 @names_fields
 @dataclass
 class Float8BlockScaling(Recipe):

@@ -15,7 +15,12 @@ import torch
 
 from telens import _C
 from telens._names import names_fields, refusal
-from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling
+from telens.common.block_recipes import (
+    Float8BlockScaling,
+    MXFP6BlockScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+)
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
 # The last name is for old pickles, which refer to it here.
@@ -41,6 +46,7 @@ __all__ = [
     "Format",
     "IdentityQuantizer",
     "MMParams",
+    "MXFP6BlockScaling",
     "MXFP8BlockScaling",
     "NVFP4BlockScaling",
     "QParams",
@@ -50,7 +56,7 @@ __all__ = [
 
 
 # Also part of this module: pickles refer to them here.
-for _recipe in (Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling):
+for _recipe in (Float8BlockScaling, MXFP6BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling):
     _recipe.__module__ = __name__
 
 

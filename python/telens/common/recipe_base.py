@@ -212,11 +212,14 @@ class _LargestValues(NamedTuple):
 class Format(enum.Enum):
     """Low-precision formats of a recipe.
 
-    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (a GEMM cannot have two E5M2
-    operands, so recipes reject it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
+    E2M1: all tensors of NVFP4; E3M2, E2M3: all tensors of MXFP6; E4M3: all tensors; E5M2: all
+    tensors (a GEMM cannot have two E5M2 operands, so recipes reject it); HYBRID: E4M3 in the
+    forward pass, E5M2 for gradients.
     """
 
     E2M1 = _LargestValues(max_fwd=6, max_bwd=6)
+    E3M2 = _LargestValues(max_fwd=28, max_bwd=28)
+    E2M3 = _LargestValues(max_fwd=7.5, max_bwd=7.5)
     E4M3 = _LargestValues(max_fwd=448, max_bwd=448)
     E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
     HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
@@ -229,6 +232,8 @@ class Format(enum.Enum):
 
 _REASONS_AGAINST = {
     Format.E2M1: "E2M1 is not an FP8 format; NVFP4BlockScaling has it",
+    Format.E3M2: "E3M2 is not an FP8 format; MXFP6BlockScaling has it",
+    Format.E2M3: "E2M3 is not an FP8 format; MXFP6BlockScaling has it",
     Format.E5M2: "no GEMM multiplies E5M2 by E5M2; use Format.HYBRID",
 }
 
@@ -257,6 +262,10 @@ class Recipe:
     def mxfp8(self) -> bool:
         """Returns whether the recipe is MXFP8."""
         return self._kind == "mxfp8"
+
+    def mxfp6(self) -> bool:
+        """Returns whether the recipe is MXFP6."""
+        return self._kind == "mxfp6"
 
     def nvfp4(self) -> bool:
         """Returns whether the recipe is NVFP4."""
@@ -293,7 +302,7 @@ class Recipe:
                 f"{type(self).__name__}: fp8_format must be a Format, not {self.fp8_format!r}"
                 + self._hint_at_order()
             )
-        if self.fp8_format in (Format.E2M1, Format.E5M2):
+        if self.fp8_format in _REASONS_AGAINST:
             raise _C.UsageError(
                 f"{type(self).__name__}: fp8_format {self.fp8_format.name} is not supported: "
                 + _REASONS_AGAINST[self.fp8_format]

@@ -14,11 +14,13 @@ from telens.replay.found import TENSORS
 from telens.replay.gemm_error import Cast, Gemm
 
 # Block height and length by _C.ScalingMode, in its order (core/formats/scheme.h).
-_BLOCKS = ((1, 0), (1, 32), (1, 128), (128, 128), (1, 16))
+_BLOCKS = ((1, 0), (1, 32), (1, 128), (128, 128), (1, 16), (1, 32), (1, 32))
 _DTYPES = {
     "E4M3": _C.DType.kFloat8E4M3,
     "E5M2": _C.DType.kFloat8E5M2,
     "E2M1": _C.DType.kFloat4E2M1,
+    "E3M2": _C.DType.kFloat6E3M2,
+    "E2M3": _C.DType.kFloat6E2M3,
 }
 _FORMATS = {dtype: name for name, dtype in _DTYPES.items()}
 _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)

@@ -174,6 +174,8 @@ _STORED = {
     "E4M3": (np.dtype("u1"), torch.uint8),
     "E5M2": (np.dtype("u1"), torch.uint8),
     "E2M1": (np.dtype("u1"), torch.uint8),
+    "E3M2": (np.dtype("u1"), torch.uint8),
+    "E2M3": (np.dtype("u1"), torch.uint8),
     "E8M0": (np.dtype("u1"), torch.uint8),
     "BF16": (np.dtype("<u2"), torch.bfloat16),
     "FP16": (np.dtype("<f2"), torch.float16),

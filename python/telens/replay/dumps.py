@@ -13,7 +13,7 @@ from telens.replay.checked_hdf5 import PLAIN, attribute, opened, read_matrix, re
 from telens.replay.found import TENSORS, Found
 from telens.replay.gemm_error import HADAMARD_SIZE, Cast
 
-_CODES = ("E4M3", "E5M2", "E2M1")
+_CODES = ("E4M3", "E5M2", "E2M1", "E3M2", "E2M3")
 _LARGEST_FP32 = torch.finfo(torch.float32).max
 _OPTIONS = (
     "two_dimensional",

@@ -1,6 +1,6 @@
 // The quantized GEMM on the CPU: exact products without FP8 hardware.
 //
-// Every E4M3 and E5M2 value is a BF16 value. It remains one after multiplication by a power-of-two
+// Every FP8 and FP6 value is a BF16 value. It remains one after multiplication by a power-of-two
 // block scale, if the product is in BF16's normal range. An E2M1 value times an E4M3 scale is a
 // BF16 value (2 + 4 significant bits). So decoding is exact, and a BF16 GEMM multiplies exactly (8
 // x 8 significant bits fit FP32's 24) and accumulates in FP32. If the scales show that values or
@@ -9,6 +9,7 @@
 // values between scales and result, the product is computed in FP64.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -53,12 +54,14 @@ bool has_values_under_scale_code_0(const GemmOperand& operand) {
   const auto scales = operand.scale_inv.accessor<std::uint8_t, 2>();
   const auto codes = operand.codes.accessor<std::uint8_t, 2>();
   const std::int64_t length = block_length(operand.mode);
+  const std::uint8_t magnitude_mask = dispatch_element_format(
+      operand.format, "gemm", []<typename Format>() { return Format::kMagnitudeMask; });
   for (std::int64_t row = 0; row < scales.size(0); ++row) {
     for (std::int64_t block = 0; block < scales.size(1); ++block) {
       if (scales[row][block] != 0) continue;
       const std::int64_t end = std::min(codes.size(1), (block + 1) * length);
       for (std::int64_t k = block * length; k < end; ++k) {
-        if ((codes[row][k] & E4M3::kMagnitudeMask) != 0) return true;  // E5M2 has the same mask
+        if ((codes[row][k] & magnitude_mask) != 0) return true;
       }
     }
   }
@@ -247,6 +250,13 @@ at::Tensor scales_of_rows(const GemmOperand& operand) {
              : operand.scale_inv;
 }
 
+// Returns the FP32 values of the elements of a tensor with E8M0 scales.
+at::Tensor decode_under_scale_1(const GemmOperand& operand) {
+  const at::Tensor ones = at::full_like(operand.scale_inv, E8M0::kBias);
+  return ops::dequantize_blocks({operand.codes, ones, {}}, operand.format, operand.mode,
+                                at::kFloat);
+}
+
 at::Tensor get_values(const GemmOperand& operand) {
   if (scheme(operand.mode).has_tensor_scale()) {  // a code times an E4M3 scale is an FP32 number
     return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
@@ -254,14 +264,17 @@ at::Tensor get_values(const GemmOperand& operand) {
         .to(at::kDouble)
         .mul_(operand.tensor_scale.to(at::kDouble));
   }
-  const at::Tensor values =
-      ops::decode_fp8(operand.codes, operand.format, at::kFloat).to(at::kDouble);
-  if (operand.mode == ScalingMode::tensor) return values.mul(operand.scale_inv.to(at::kDouble));
-  const at::Tensor scales = scheme(operand.mode).scale_format == FormatId::e8m0
-                                ? decoded_e8m0(operand.scale_inv)
-                                : scales_of_rows(operand).to(at::kDouble);
-  return values.mul(
-      scales.repeat_interleave(block_length(operand.mode), 1).narrow(1, 0, values.size(1)));
+  const bool has_e8m0_scales = scheme(operand.mode).scale_format == FormatId::e8m0;
+  const at::Tensor values = has_e8m0_scales
+                                ? decode_under_scale_1(operand)
+                                : ops::decode_fp8(operand.codes, operand.format, at::kFloat);
+  if (operand.mode == ScalingMode::tensor) {
+    return values.to(at::kDouble).mul_(operand.scale_inv.to(at::kDouble));
+  }
+  const at::Tensor scales =
+      has_e8m0_scales ? decoded_e8m0(operand.scale_inv) : scales_of_rows(operand).to(at::kDouble);
+  return values.to(at::kDouble)
+      .mul_(scales.repeat_interleave(block_length(operand.mode), 1).narrow(1, 0, values.size(1)));
 }
 
 // Returns the product as FP32 [M, N]. The operands' values, with all scales, are multiplied and

@@ -10,7 +10,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens.pytorch.tensor import MXFP8Tensor, NVFP4Tensor, QuantizedTensor, wrap
+from telens.pytorch.tensor import MXFP6Tensor, MXFP8Tensor, NVFP4Tensor, QuantizedTensor, wrap
 
 __all__ = [
     "cast_master_weights_to_fp8",
@@ -26,14 +26,15 @@ def replace_raw_data(tensor: QuantizedTensor, new_raw_data: torch.Tensor) -> Non
     Values, scales and type do not change. Later casts into the tensor write to that memory, and
     bytes written there become the tensor's codes (``post_all_gather_processing``).
 
-    Raises UsageError for an MXFP8Tensor, whose two orientations have separate codes, and for memory
-    of another shape or dtype.
+    Raises UsageError for an MXFP8Tensor or MXFP6Tensor, whose two orientations have separate codes,
+    and for memory of another shape or dtype.
     """
     _check_quantized("replace_raw_data", tensor)
-    if isinstance(tensor, MXFP8Tensor):
+    if isinstance(tensor, MXFP8Tensor | MXFP6Tensor):
         raise _C.UsageError(
-            "replace_raw_data: an MXFP8Tensor has other codes for its rows than for its columns; "
-            "expected one of the other formats: gather its _rowwise_data and _columnwise_data"
+            f"replace_raw_data: an {type(tensor).__name__} has other codes for its rows than for "
+            "its columns; expected one of the other formats: gather its _rowwise_data and "
+            "_columnwise_data"
         )
     storage = tensor._storage
     rows, columns = storage.rowwise_data, storage.columnwise_data
@@ -140,7 +141,11 @@ def post_all_gather_processing(model_weights: QuantizedTensor | Sequence[Quantiz
     for weight in weights:
         _check_quantized("post_all_gather_processing", weight)
         rows, columns = weight._storage.rowwise_data, weight._storage.columnwise_data
-        if rows is None or columns is None or isinstance(weight, MXFP8Tensor | NVFP4Tensor):
+        if (
+            rows is None
+            or columns is None
+            or isinstance(weight, MXFP8Tensor | MXFP6Tensor | NVFP4Tensor)
+        ):
             continue
         if not _share_memory(rows, columns):
             columns.copy_(rows.t())

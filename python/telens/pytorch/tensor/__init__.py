@@ -16,6 +16,7 @@ from telens._C import (
     Float8BlockQuantizer,
     Float8CurrentScalingQuantizer,
     Float8Quantizer,
+    MXFP6Quantizer,
     MXFP8Quantizer,
     NVFP4Quantizer,
     Quantizer,
@@ -44,6 +45,8 @@ __all__ = [
     "Float8Tensor",
     "Float8TensorStorage",
     "IdentityQuantizer",
+    "MXFP6Quantizer",
+    "MXFP6Tensor",
     "MXFP8Quantizer",
     "MXFP8Tensor",
     "MXFP8TensorStorage",
@@ -245,6 +248,10 @@ class MXFP8Tensor(_BlockTensor):
     """FP8 with a power of two as scale for every 32 elements."""
 
 
+class MXFP6Tensor(_BlockTensor):
+    """E3M2 or E2M3 with a power of two as scale for every 32 elements, one code per byte."""
+
+
 class NVFP4Tensor(BlockData, QuantizedTensor):
     """E2M1 with an E4M3 scale for every 16 elements under one FP32 scale, or one for each row."""
 
@@ -266,6 +273,8 @@ _CLASSES = {
     _C.ScalingMode.block_1d: Float8BlockwiseQTensor,
     _C.ScalingMode.block_2d: Float8BlockwiseQTensor,
     _C.ScalingMode.nvfp4: NVFP4Tensor,
+    _C.ScalingMode.mxfp6_e3m2: MXFP6Tensor,
+    _C.ScalingMode.mxfp6_e2m3: MXFP6Tensor,
 }
 
 
