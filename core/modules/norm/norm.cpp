@@ -111,41 +111,41 @@ void NormParameters::make(const NormParametersOptions& options, const ParameterO
 
 // ---- the modules LayerNorm and RMSNorm
 
-LayerNorm::LayerNorm(NormModuleOptions options) : options_(std::move(options)) {
-  check_epsilon("LayerNorm", "eps", options_.eps);
+namespace {
+
+const std::string& get_module_name(Normalization kind) {
+  static const std::string kLayerNorm = "LayerNorm";
+  static const std::string kRmsNorm = "RMSNorm";
+  return kind == Normalization::layer_norm ? kLayerNorm : kRmsNorm;
+}
+
+}  // namespace
+
+NormModule::NormModule(Normalization kind, NormModuleOptions options)
+    : kind_(kind), options_(std::move(options)) {
+  check_epsilon(get_module_name(kind_).c_str(), "eps", options_.eps);
   const auto& sizes = options_.normalized_shape;
   const double initial = options_.zero_centered_gamma ? 0 : 1;
   register_slot("weight", weight_, options_.parameters.make_constant(sizes, initial));
-  register_slot("bias", bias_, options_.parameters.make_constant(sizes, 0));
-  for (const char* name : {"weight", "bias"}) {
-    place(name, {.sequence_parallel = options_.sequence_parallel});
-  }
-}
-
-Outputs LayerNorm::forward(const NormInputs& inputs) {
-  static const std::string kName = "LayerNorm";
-  ops::check_runs_on(inputs.inp.device(), kName);
-  return naming_layer(kName, [&]() -> Outputs {
-    return {normalize(Normalization::layer_norm, to_activation_dtype(inputs.inp), weight_, bias_,
-                      {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
-  });
-}
-
-RMSNorm::RMSNorm(NormModuleOptions options) : options_(std::move(options)) {
-  check_epsilon("RMSNorm", "eps", options_.eps);
-  const double initial = options_.zero_centered_gamma ? 0 : 1;
-  register_slot("weight", weight_,
-                options_.parameters.make_constant(options_.normalized_shape, initial));
   place("weight", {.sequence_parallel = options_.sequence_parallel});
+  if (kind_ == Normalization::rms_norm) return;
+  register_slot("bias", bias_, options_.parameters.make_constant(sizes, 0));
+  place("bias", {.sequence_parallel = options_.sequence_parallel});
 }
 
-Outputs RMSNorm::forward(const NormInputs& inputs) {
-  static const std::string kName = "RMSNorm";
-  ops::check_runs_on(inputs.inp.device(), kName);
-  return naming_layer(kName, [&]() -> Outputs {
-    return {normalize(Normalization::rms_norm, to_activation_dtype(inputs.inp), weight_, {},
+Outputs NormModule::forward(const NormInputs& inputs) {
+  const std::string& name = get_module_name(kind_);
+  ops::check_runs_on(inputs.inp.device(), name);
+  return naming_layer(name, [&]() -> Outputs {
+    return {normalize(kind_, to_activation_dtype(inputs.inp), weight_, bias_,
                       {.eps = options_.eps, .zero_centered_gamma = options_.zero_centered_gamma})};
   });
 }
+
+LayerNorm::LayerNorm(NormModuleOptions options)
+    : NormModule(Normalization::layer_norm, std::move(options)) {}
+
+RMSNorm::RMSNorm(NormModuleOptions options)
+    : NormModule(Normalization::rms_norm, std::move(options)) {}
 
 }  // namespace telens

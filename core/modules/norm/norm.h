@@ -93,41 +93,38 @@ struct NormInputs {
   }
 };
 
-// y = (x - mean) / sqrt(variance + eps) * weight + bias, over the last dimensions
-// (https://arxiv.org/abs/1607.06450). Parameters: weight, bias [*normalized_shape].
-class TELENS_EXPORT LayerNorm : public CallableModule<NormInputs> {
+// The common part of LayerNorm and RMSNorm.
+class TELENS_EXPORT NormModule : public CallableModule<NormInputs> {
  public:
   using Options = NormModuleOptions;
-
-  explicit LayerNorm(NormModuleOptions options);
 
   // Returns the input's shape in its dtype (torch.autocast's if enabled).
   Outputs forward(const NormInputs& inputs) override;
 
   const NormModuleOptions& options() const { return options_; }
 
+ protected:
+  NormModule(Normalization kind, NormModuleOptions options);
+
  private:
+  Normalization kind_;
   NormModuleOptions options_;
   at::Tensor weight_;
-  at::Tensor bias_;
+  at::Tensor bias_;  // undefined in RMSNorm
+};
+
+// y = (x - mean) / sqrt(variance + eps) * weight + bias, over the last dimensions
+// (https://arxiv.org/abs/1607.06450). Parameters: weight, bias [*normalized_shape].
+class TELENS_EXPORT LayerNorm : public NormModule {
+ public:
+  explicit LayerNorm(NormModuleOptions options);
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight, over the last dimensions
 // (https://arxiv.org/abs/1910.07467). Parameter: weight [*normalized_shape].
-class TELENS_EXPORT RMSNorm : public CallableModule<NormInputs> {
+class TELENS_EXPORT RMSNorm : public NormModule {
  public:
-  using Options = NormModuleOptions;
-
   explicit RMSNorm(NormModuleOptions options);
-
-  // Returns the input's shape in its dtype (torch.autocast's if enabled).
-  Outputs forward(const NormInputs& inputs) override;
-
-  const NormModuleOptions& options() const { return options_; }
-
- private:
-  NormModuleOptions options_;
-  at::Tensor weight_;
 };
 
 }  // namespace telens
