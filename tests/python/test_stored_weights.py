@@ -18,7 +18,7 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
     QParams,
 )
-from telens.pytorch.tensor.moved_codes import copy_storage
+from telens.pytorch.tensor.data import copy_storage
 
 
 def test_model_init_stores_only_gemm_weights():

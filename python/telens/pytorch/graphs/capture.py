@@ -18,7 +18,7 @@ from telens.pytorch.module import Module
 from telens.pytorch.parallel.rng_tracker import CudaRNGStatesTracker, find_trackers
 from telens.pytorch.quantization import running
 from telens.pytorch.tensor import QuantizedTensor
-from telens.pytorch.tensor.moved_codes import list_tensors
+from telens.pytorch.tensor.data import list_tensors
 
 __all__: list[str] = ["Captured", "CudaGraphs", "Graphs", "capture_all", "check_can_be_captured"]
 

@@ -24,9 +24,10 @@ from telens._C import (
 from telens._names import refusal
 from telens.common.field_types import is_boolean
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
-from telens.pytorch.tensor.data import BlockData, OneScaleData
-from telens.pytorch.tensor.moved_codes import (
+from telens.pytorch.tensor.data import (
     HIGH_PRECISION,
+    BlockData,
+    OneScaleData,
     WithSettableData,
     can_move,
     copy_storage,
