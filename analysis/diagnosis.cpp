@@ -200,9 +200,9 @@ std::string no_meaning_under(std::string_view statistic, const Facts& facts,
 }
 
 // Returns the missing statistics of a rule that no feature could have recorded.
-Meaningless find_meaningless(const Rule& rule, const Facts& facts,
-                             const std::set<std::string_view>& scalings) {
-  Meaningless meaningless{&rule, {}, {}};
+InapplicableRule find_inapplicable(const Rule& rule, const Facts& facts,
+                                   const std::set<std::string_view>& scalings) {
+  InapplicableRule inapplicable{&rule, {}, {}};
   for (const std::string_view entry : rule.required) {
     std::string under;
     const auto has_none = [&](std::string_view statistic) {
@@ -211,10 +211,10 @@ Meaningless find_meaningless(const Rule& rule, const Facts& facts,
     };
     const auto names = alternatives_in(entry);
     if (!std::ranges::all_of(names, has_none)) continue;
-    meaningless.statistics.emplace_back(names.front());
-    meaningless.under = under;
+    inapplicable.statistics.emplace_back(names.front());
+    inapplicable.under = under;
   }
-  return meaningless;
+  return inapplicable;
 }
 
 bool asks_for_attention(const Rule& rule) {
@@ -360,7 +360,7 @@ void add_ending(std::vector<Ranked>& ranked, Finding end, const RunEnding& endin
 Diagnosis diagnose(const Facts& facts) {
   Diagnosis diagnosis{.first_iteration = facts.first_iteration(),
                       .last_iteration = facts.last_iteration()};
-  diagnosis.not_compared.why = facts.why_not_compared();
+  diagnosis.why_not_compared = facts.why_not_compared();
   std::vector<Finding> findings;
   std::vector<Finding> endings;
   const auto scalings = list_scalings(facts);
@@ -374,22 +374,22 @@ Diagnosis diagnose(const Facts& facts) {
       if (rule.judges_scalars && !facts.scalars().empty()) {
         std::ranges::move(rule.find(facts), std::back_inserter(findings));
       }
-      Meaningless meaningless = find_meaningless(rule, facts, scalings);
-      if (!meaningless.statistics.empty()) {
-        diagnosis.meaningless.push_back(std::move(meaningless));
+      InapplicableRule inapplicable = find_inapplicable(rule, facts, scalings);
+      if (!inapplicable.statistics.empty()) {
+        diagnosis.inapplicable.push_back(std::move(inapplicable));
       } else if (lacks_ranks(rule, facts)) {
-        diagnosis.not_compared.rules.push_back(&rule);
+        diagnosis.not_compared.push_back(&rule);
       } else if (could_have(rule, facts)) {
-        diagnosis.unasked.push_back({&rule, std::move(names)});
+        diagnosis.skipped.push_back({&rule, std::move(names)});
       }
       continue;
     }
     std::vector<Finding> found = rule.find(facts);
     if (found.empty() && lacks_ranks(rule, facts)) {
-      diagnosis.not_compared.rules.push_back(&rule);
+      diagnosis.not_compared.push_back(&rule);
       continue;
     }
-    ++diagnosis.asked;
+    ++diagnosis.checked;
     std::ranges::move(found, std::back_inserter(findings));
   }
   for (Finding& finding : findings) tell_resume(finding, facts);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "analysis/series.h"
@@ -82,23 +83,20 @@ bool WarmUp::covers(std::int32_t layer, std::int64_t iteration) const {
 
 std::string describe_iterations(const WarmUp& warm_up) {
   constexpr std::size_t kMost = 4;
-  struct Stretch {
-    std::int64_t first = 0, last = 0;
-  };
-  std::vector<Stretch> stretches;
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // first and last iteration
   const std::set<std::int64_t> iterations = warm_up.iterations();
   for (const std::int64_t iteration : iterations) {
-    if (stretches.empty() || iteration > stretches.back().last + 1)
-      stretches.emplace_back(iteration);
-    stretches.back().last = iteration;
+    if (ranges.empty() || iteration > ranges.back().second + 1)
+      ranges.emplace_back(iteration, iteration);
+    ranges.back().second = iteration;
   }
   std::string text = iterations.size() == 1 ? "iteration " : "iterations ";
-  for (std::size_t i = 0; i < std::min(kMost, stretches.size()); ++i) {
-    const auto& [first, last] = stretches[i];
+  for (std::size_t i = 0; i < std::min(kMost, ranges.size()); ++i) {
+    const auto& [first, last] = ranges[i];
     text += fmt::format("{}{}", i == 0 ? "" : ", ", first);
     if (last > first) text += fmt::format(" to {}", last);
   }
-  if (stretches.size() > kMost) text += fmt::format(" and {} more", stretches.size() - kMost);
+  if (ranges.size() > kMost) text += fmt::format(" and {} more", ranges.size() - kMost);
   return text;
 }
 

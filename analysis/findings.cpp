@@ -110,12 +110,12 @@ Json finding_json(const Finding& finding, const Facts& facts) {
   return object;
 }
 
-Json unasked_json(const Unasked& unasked) {
+Json skipped_json(const SkippedRule& skipped) {
   Json object;
-  object["cause"] = json_text(unasked.rule->cause);
-  object["title"] = json_text(unasked.rule->title);
-  object["lacks"] = list(unasked.lacks, [](const std::string& each) { return json_text(each); });
-  object["recorded_by"] = json_text(unasked.rule->recorded_by);
+  object["cause"] = json_text(skipped.rule->cause);
+  object["title"] = json_text(skipped.rule->title);
+  object["lacks"] = list(skipped.missing, [](const std::string& each) { return json_text(each); });
+  object["recorded_by"] = json_text(skipped.rule->recorded_by);
   return object;
 }
 
@@ -127,13 +127,13 @@ Json not_compared_json(const Rule& rule, const std::string& why) {
   return object;
 }
 
-Json meaningless_json(const Meaningless& meaningless) {
+Json inapplicable_json(const InapplicableRule& inapplicable) {
   Json object;
-  object["cause"] = json_text(meaningless.rule->cause);
-  object["title"] = json_text(meaningless.rule->title);
+  object["cause"] = json_text(inapplicable.rule->cause);
+  object["title"] = json_text(inapplicable.rule->title);
   object["statistics"] =
-      list(meaningless.statistics, [](const std::string& each) { return json_text(each); });
-  object["under"] = json_text(meaningless.under);
+      list(inapplicable.statistics, [](const std::string& each) { return json_text(each); });
+  object["under"] = json_text(inapplicable.under);
   return object;
 }
 
@@ -172,11 +172,11 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
   object["findings"] =
       list(diagnosis.findings, [&](const Ranked& each) { return ranked_json(each, facts, run); });
   object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });
-  object["not_recorded"] = list(diagnosis.unasked, unasked_json);
-  object["not_compared"] = list(diagnosis.not_compared.rules, [&](const Rule* rule) {
-    return not_compared_json(*rule, diagnosis.not_compared.why);
+  object["not_recorded"] = list(diagnosis.skipped, skipped_json);
+  object["not_compared"] = list(diagnosis.not_compared, [&](const Rule* rule) {
+    return not_compared_json(*rule, diagnosis.why_not_compared);
   });
-  object["not_meaningful"] = list(diagnosis.meaningless, meaningless_json);
+  object["not_meaningful"] = list(diagnosis.inapplicable, inapplicable_json);
   return json_line(object) + "\n";
 }
 

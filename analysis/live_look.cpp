@@ -69,7 +69,8 @@ std::optional<Action> LiveLook::new_action(const Ranked& ranked, const Seen& see
   return strongest;
 }
 
-LiveFinding LiveLook::told(const Ranked& ranked, Action action, const Facts& facts) const {
+LiveFinding LiveLook::make_live_finding(const Ranked& ranked, Action action,
+                                        const Facts& facts) const {
   const Finding& finding = ranked.finding;
   std::string text =
       fmt::format("{}: {}, {}: {} (sure {:.0f} %)", finding.cause, make_label(finding.place, facts),
@@ -112,7 +113,7 @@ LiveFindings LiveLook::look(const Request& request) {
   for (const Ranked& ranked : diagnosis.findings) {
     findings.vetoes = findings.vetoes || vetoes(ranked, seen);
     const std::optional<Action> action = new_action(ranked, seen);
-    if (action) findings.found.push_back(told(ranked, *action, facts));
+    if (action) findings.found.push_back(make_live_finding(ranked, *action, facts));
   }
   return findings;
 }

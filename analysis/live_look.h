@@ -74,7 +74,7 @@ class LiveLook {
   bool counts(const Finding& finding, const Seen& seen) const;
   bool vetoes(const Ranked& ranked, const Seen& seen) const;
   std::optional<Action> new_action(const Ranked& ranked, const Seen& seen);
-  LiveFinding told(const Ranked& ranked, Action action, const Facts& facts) const;
+  LiveFinding make_live_finding(const Ranked& ranked, Action action, const Facts& facts) const;
 
   const LiveLookOptions options_;
   std::set<Key> known_;

@@ -28,8 +28,8 @@ struct Moment {
   CastSums exact_cast;  // only if exact
 };
 
-using Course = std::map<std::int64_t, Moment>;  // by iteration
-using Courses = std::map<TensorKey, Course>;
+using Moments = std::map<std::int64_t, Moment>;  // by iteration
+using TensorMoments = std::map<TensorKey, Moments>;
 
 FormatId format_for(Fp8Choice choice, const record::RunReader& run, const TensorKey& key) {
   if (choice != Fp8Choice::hybrid) {
@@ -41,26 +41,26 @@ FormatId format_for(Fp8Choice choice, const record::RunReader& run, const Tensor
 }
 
 // Reads the amaxes over all ranks, from which find_scales() derives the scales.
-Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& query) {
-  Courses courses;
+TensorMoments read_amaxes(const record::RunReader& run, const record::RecordQuery& query) {
+  TensorMoments tensors;
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-                       Moment& moment = courses[key][iteration];
+                       Moment& moment = tensors[key][iteration];
                        const Bounds amax = compute_amax(histogram);
                        moment.amax.low = larger(moment.amax.low, amax.low);
                        moment.amax.high = larger(moment.amax.high, amax.high);
                        moment.exact &= histogram.name.bins == HistogramBins::codes;
                      });
-  return courses;
+  return tensors;
 }
 
 // Fills in the bounds of the scales. The upper bound of the amax gives the lower bound of the
 // scale. Amaxes that keep the scale (zero or non-finite) are exact.
-void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
+void find_scales(Moments& moments, const WhatIfRecipe& recipe, FormatId format) {
   WhatIfScale largest(recipe, format);
   WhatIfScale smallest(recipe, format);
   bool knows_amax = recipe.amax == AmaxSource::current;
-  for (auto& [iteration, moment] : course) {
+  for (auto& [iteration, moment] : moments) {
     moment.warm_up = !knows_amax;
     knows_amax = knows_amax || moment.amax.high > 0;
     moment.scale.high = largest.next(static_cast<float>(moment.amax.low));
@@ -71,10 +71,10 @@ void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
 
 // Adds the statistics of all ranks. Requires the scales.
 void read_casts(const record::RunReader& run, const record::RecordQuery& query,
-                const OfflineCast& cast, Courses& courses) {
+                const OfflineCast& cast, TensorMoments& tensors) {
   for_each_histogram(
       run, query, [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-        Moment& moment = courses[key][iteration];
+        Moment& moment = tensors[key][iteration];
         const FormatId format = format_for(cast.format, run, key);
         merge(moment.cast, compute_cast_bounds(histogram, format, moment.scale));
         if (!moment.exact) return;
@@ -129,41 +129,41 @@ double size_of(const OfflineCastRow& row) {
 }
 
 // Returns the worst iteration per statistic. Warm-up counts only if other iterations do not exist.
-OfflineCastRow find_worst(const Course& course) {
+OfflineCastRow find_worst(const Moments& moments) {
   const bool only_warm_up =
-      std::ranges::all_of(course, [](const auto& moment) { return moment.second.warm_up; });
+      std::ranges::all_of(moments, [](const auto& moment) { return moment.second.warm_up; });
   OfflineCastRow worst;
-  worst.iterations = static_cast<std::int64_t>(course.size());
+  worst.iterations = static_cast<std::int64_t>(moments.size());
   Severity severity;
-  for (const auto& [iteration, moment] : course) {
+  for (const auto& [iteration, moment] : moments) {
     const OfflineCastRow row = get_row(iteration, moment);
     worst.warm_up += row.warm_up;
     worst.nonfinite += row.nonfinite;
     keep_largest(worst.amax, row.amax);
     severity.add(size_of(row), moment.warm_up);
-    if (row.nonfinite > 0 && !worst.standing.first_bad) worst.standing.first_bad = iteration;
+    if (row.nonfinite > 0 && !worst.sort_key.first_bad) worst.sort_key.first_bad = iteration;
     if (moment.warm_up && !only_warm_up) continue;
     keep_largest(worst.overflows, row.overflows);
     keep_largest(worst.underflows, row.underflows);
     keep(worst.relative_mse, row.relative_mse, true);
     keep(worst.sqnr_db, row.sqnr_db, false);
   }
-  worst.standing.severity = severity.value();
-  worst.standing.beside = lost_share(worst.underflows.high, worst.overflows.high);
-  worst.standing.only_warm_up = only_warm_up;
+  worst.sort_key.severity = severity.value();
+  worst.sort_key.tie_breaker = lost_share(worst.underflows.high, worst.overflows.high);
+  worst.sort_key.only_warm_up = only_warm_up;
   return worst;
 }
 
 void sort_worst_first(std::vector<OfflineCastRow>& rows) {
   std::ranges::stable_sort(rows, [](const OfflineCastRow& a, const OfflineCastRow& b) {
-    return worse(a.standing, b.standing);
+    return worse(a.sort_key, b.sort_key);
   });
 }
 
 // Returns true if iterations are missing. Delayed scaling also depends on the missing ones.
-bool has_gaps(const Courses& courses) {
-  return std::ranges::any_of(courses, [](const auto& course) {
-    const auto& [key, moments] = course;
+bool has_gaps(const TensorMoments& tensors) {
+  return std::ranges::any_of(tensors, [](const auto& tensor) {
+    const auto& [key, moments] = tensor;
     // Unsigned, because iterations of a damaged file may be more than 2^63 apart.
     const std::uint64_t last = static_cast<std::uint64_t>(moments.rbegin()->first) -
                                static_cast<std::uint64_t>(moments.begin()->first);
@@ -175,28 +175,28 @@ bool has_gaps(const Courses& courses) {
 
 OfflineCasts apply_offline_cast(const record::RunReader& run, const record::RecordQuery& query,
                                 const OfflineCast& cast, bool each_iteration) {
-  Courses courses = read_amaxes(run, query);
-  for (auto& [key, course] : courses) {
-    find_scales(course, cast.recipe, format_for(cast.format, run, key));
+  TensorMoments tensors = read_amaxes(run, query);
+  for (auto& [key, moments] : tensors) {
+    find_scales(moments, cast.recipe, format_for(cast.format, run, key));
   }
-  read_casts(run, query, cast, courses);
+  read_casts(run, query, cast, tensors);
 
   OfflineCasts result;
-  for (const auto& [key, course] : courses) {
+  for (const auto& [key, moments] : tensors) {
     const auto add = [&, key = key](OfflineCastRow row) {
       row.layer = key.layer;
       row.tensor = key.tensor;
       row.format = format_for(cast.format, run, key);
       result.rows.push_back(std::move(row));
     };
-    for (const auto& [iteration, moment] : course) {
+    for (const auto& [iteration, moment] : moments) {
       result.bounds |= !moment.exact;
       if (each_iteration) add(get_row(iteration, moment));
     }
-    if (!each_iteration) add(find_worst(course));
+    if (!each_iteration) add(find_worst(moments));
   }
   if (!each_iteration) sort_worst_first(result.rows);
-  if (cast.recipe.amax != AmaxSource::current && has_gaps(courses)) {
+  if (cast.recipe.amax != AmaxSource::current && has_gaps(tensors)) {
     result.notes.emplace_back(
         "not every iteration was recorded: delayed scaling would have known amaxes that this run "
         "does not; record with freq: 1 for exact scales");

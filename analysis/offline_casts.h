@@ -36,7 +36,7 @@ struct OfflineCastRow {
   std::optional<double> sqnr_db;       // minimum of 10 log10(sum x^2 / sum of squared errors)
   Bounds amax;                         // maximum
   Bounds scale;                        // unused in the worst of all iterations
-  Standing standing;                   // over all iterations
+  SortKey sort_key;                    // over all iterations
 };
 
 struct OfflineCasts {

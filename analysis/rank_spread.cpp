@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <map>
 #include <optional>
+#include <span>
 #include <tuple>
+#include <unordered_map>
+#include <vector>
 
 #include "core/base/error.h"
 
 namespace telens::analysis {
 namespace {
 
-constexpr std::size_t kMostCourses = 1 << 22;  // 100 bytes each
+constexpr std::size_t kMostStatistics = 1 << 22;  // 100 bytes each
 
 // A standard deviation in mean absolute deviations from the median, or in median ones, of a normal
 // distribution.
@@ -53,15 +58,32 @@ class Spread {
 };
 
 // Both of two ranks are equally far from their median, however far that is.
-void compare_with_other(RankCourse& course, const std::vector<double>& means) {
-  const double other = course.mean == means[0] ? means[1] : means[0];
-  const double larger = std::max(std::abs(course.mean), std::abs(other));
-  course.difference = course.mean - other;
+void compare_with_other(RankStatistic& own, const std::vector<double>& means) {
+  const double other = own.mean == means[0] ? means[1] : means[0];
+  const double larger = std::max(std::abs(own.mean), std::abs(other));
+  own.difference = own.mean - other;
   // Divides before subtracting, because the difference of very large numbers may overflow.
-  course.apart = larger > 0 ? std::abs(course.mean / larger - other / larger) : 0;
+  own.apart = larger > 0 ? std::abs(own.mean / larger - other / larger) : 0;
 }
 
-}  // namespace
+class RankSpread {
+ public:
+  void add(int rank, std::span<const record::Record> records);
+  std::vector<RankStatistic> outliers_first() const;
+
+ private:
+  struct Values {
+    std::int64_t records = 0;
+    std::int64_t finite = 0;
+    double lowest = 0;
+    double highest = 0;
+    double mean = 0;
+    void add(double value);
+  };
+
+  std::unordered_map<SeriesKey, std::map<int, Values>, SeriesHash> series_;
+  std::size_t count_ = 0;
+};
 
 void RankSpread::Values::add(double value) {
   ++records;
@@ -77,18 +99,18 @@ void RankSpread::add(int rank, std::span<const record::Record> records) {
   for (const record::Record& each : records) {
     auto& ranks = series_[{each.layer, each.tensor, each.gemm, each.statistic}];
     const auto [place, is_new] = ranks.try_emplace(rank);
-    if (is_new && ++courses_ > kMostCourses) {
+    if (is_new && ++count_ > kMostStatistics) {
       raise<UsageError>(
           "--by rank: more than {} courses (a statistic of a tensor on a rank); ask for fewer with "
           "--layer, --tensor or --stat",
-          kMostCourses);
+          kMostStatistics);
     }
     place->second.add(each.value);
   }
 }
 
-std::vector<RankCourse> RankSpread::outliers_first() const {
-  std::vector<RankCourse> courses;
+std::vector<RankStatistic> RankSpread::outliers_first() const {
+  std::vector<RankStatistic> statistics;
   for (const auto& [key, ranks] : series_) {
     std::vector<double> means;
     std::size_t not_finite = 0;
@@ -98,7 +120,7 @@ std::vector<RankCourse> RankSpread::outliers_first() const {
     }
     const Spread spread(means);
     for (const auto& [rank, values] : ranks) {
-      RankCourse course{.key = key,
+      RankStatistic own{.key = key,
                         .rank = rank,
                         .records = values.records,
                         .nonfinite = values.records - values.finite,
@@ -107,29 +129,31 @@ std::vector<RankCourse> RankSpread::outliers_first() const {
                         .mean = values.mean,
                         .median_of_ranks = {},
                         .of_two = ranks.size() == 2};
-      if (course.of_two) course.deviation.reset();
-      if (!means.empty()) course.median_of_ranks = spread.median_of_means();
-      if (course.of_two && values.finite > 0 && means.size() == 2) {
-        compare_with_other(course, means);
-      } else if (!course.of_two && values.finite > 0) {
-        course.deviation = spread.deviation(values.mean);
-        course.apart = std::abs(*course.deviation);
+      if (own.of_two) own.deviation.reset();
+      if (!means.empty()) own.median_of_ranks = spread.median_of_means();
+      if (own.of_two && values.finite > 0 && means.size() == 2) {
+        compare_with_other(own, means);
+      } else if (!own.of_two && values.finite > 0) {
+        own.deviation = spread.deviation(values.mean);
+        own.apart = std::abs(*own.deviation);
       }
-      course.alone_not_finite = course.nonfinite > 0 && 2 * not_finite < ranks.size();
-      courses.push_back(course);
+      own.alone_not_finite = own.nonfinite > 0 && 2 * not_finite < ranks.size();
+      statistics.push_back(own);
     }
   }
-  const auto place = [](const RankCourse& course) {
-    const SeriesKey& key = course.key;
-    return std::tuple(!course.alone_not_finite, course.of_two, -course.apart, key.layer, key.tensor,
-                      key.gemm, key.statistic, course.rank);
+  const auto place = [](const RankStatistic& own) {
+    const SeriesKey& key = own.key;
+    return std::tuple(!own.alone_not_finite, own.of_two, -own.apart, key.layer, key.tensor,
+                      key.gemm, key.statistic, own.rank);
   };
-  std::ranges::sort(courses, {}, place);
-  return courses;
+  std::ranges::sort(statistics, {}, place);
+  return statistics;
 }
 
-std::vector<RankCourse> list_rank_courses(const record::RunReader& run,
-                                          const record::RecordQuery& query) {
+}  // namespace
+
+std::vector<RankStatistic> list_rank_statistics(const record::RunReader& run,
+                                                const record::RecordQuery& query) {
   RankSpread spread;
   run.read(query, [&](int rank, std::span<const record::Record> some) { spread.add(rank, some); });
   return spread.outliers_first();

@@ -1,12 +1,8 @@
 // Differences between the ranks of a run: each rank compared with the median over ranks.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "analysis/series.h"
@@ -15,7 +11,7 @@
 namespace telens::analysis {
 
 // A statistic of a tensor on one rank.
-struct RankCourse {
+struct RankStatistic {
   SeriesKey key;
   int rank = 0;
   std::int64_t records = 0;
@@ -23,8 +19,8 @@ struct RankCourse {
   double lowest = 0;           // of the finite values, as the next two
   double highest = 0;
   double mean = 0;
-  std::optional<double> median_of_ranks;  // nothing: no rank has a finite value
-  bool of_two = false;                    // two ranks have recorded it, finite or not
+  std::optional<double> median_of_ranks;  // nullopt if no rank has a finite value
+  bool of_two = false;                    // exactly two ranks recorded it, finite or not
   // Distance from the median over the ranks' means in robust standard deviations: the modified
   // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
   // (1.4826 MAD), or / (1.2533 mean absolute deviation) if more than half of the ranks are equal. 0
@@ -32,34 +28,14 @@ struct RankCourse {
   std::optional<double> deviation = 0;
   // With two ranks, the mean minus the mean of the other rank.
   std::optional<double> difference = std::nullopt;
-  double apart = 0;  // how far from the others, in deviations; of two ranks the relative difference
-  bool alone_not_finite = false;  // most ranks have only finite values of it, this one has not
+  double apart = 0;               // |deviation|; with two ranks, their relative difference
+  bool alone_not_finite = false;  // true if most ranks have only finite values, unlike this one
 };
 
-class RankSpread {
- public:
-  // Throws UsageError if there are too many series for the memory limit.
-  void add(int rank, std::span<const record::Record> records);
-  // Sorted: first series with non-finite values that most ranks do not have, then by distance from
-  // the median, then series of two ranks by relative difference, then by name and rank.
-  std::vector<RankCourse> outliers_first() const;
-
- private:
-  struct Values {
-    std::int64_t records = 0;
-    std::int64_t finite = 0;
-    double lowest = 0;
-    double highest = 0;
-    double mean = 0;
-    void add(double value);
-  };
-
-  std::unordered_map<SeriesKey, std::map<int, Values>, SeriesHash> series_;
-  std::size_t courses_ = 0;
-};
-
-// Reads the query and returns its courses, outliers first.
-std::vector<RankCourse> list_rank_courses(const record::RunReader& run,
-                                          const record::RecordQuery& query);
+// Reads the query. Sorted: first series with non-finite values that most ranks do not have, then by
+// distance from the median, then series of two ranks by relative difference, then by name and rank.
+// Throws UsageError if there are too many series for the memory limit.
+std::vector<RankStatistic> list_rank_statistics(const record::RunReader& run,
+                                                const record::RecordQuery& query);
 
 }  // namespace telens::analysis

@@ -55,13 +55,13 @@ void Severity::Sizes::add(double size) {
   if (size > 0) ++positive;
 }
 
-bool worse(const Standing& a, const Standing& b) {
+bool worse(const SortKey& a, const SortKey& b) {
   if (a.first_bad.has_value() != b.first_bad.has_value()) return a.first_bad.has_value();
   if (a.first_bad && *a.first_bad != *b.first_bad) return *a.first_bad < *b.first_bad;
-  if (a.first_bad && a.turn != b.turn) return a.turn < b.turn;
+  if (a.first_bad && a.order_in_step != b.order_in_step) return a.order_in_step < b.order_in_step;
   if (a.only_warm_up != b.only_warm_up) return b.only_warm_up;
   if (a.severity != b.severity) return a.severity > b.severity;
-  return a.beside > b.beside;
+  return a.tie_breaker > b.tie_breaker;
 }
 
 }  // namespace telens::analysis

@@ -62,16 +62,16 @@ class Severity {
 };
 
 // Sort key of a tensor.
-struct Standing {
+struct SortKey {
   std::optional<std::int64_t> first_bad;  // first iteration with non-finite elements
-  StepOrder turn;                         // position within that iteration
+  StepOrder order_in_step;                // position within that iteration
   double severity = 0;
-  double beside = 0;  // breaks ties of severity
+  double tie_breaker = 0;  // between equal severities
   bool only_warm_up = false;
 };
 
 // Returns true if `a` comes before `b`: sorts by the first non-finite iteration, then by severity.
 // Tensors that were only recorded in warm-up come last.
-bool worse(const Standing& a, const Standing& b);
+bool worse(const SortKey& a, const SortKey& b);
 
 }  // namespace telens::analysis

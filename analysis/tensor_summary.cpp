@@ -141,9 +141,9 @@ TensorSummary TensorSummaries::get_row(const Watched& watched, const Cast& cast)
   row.overflows = worst.overflows;
   row.underflows = worst.underflows;
   row.relative_mse = worst.relative_mse;
-  row.standing.severity = row.lost.value();
-  row.standing.beside = cast.error.value();
-  row.standing.only_warm_up = only_warm_up;
+  row.sort_key.severity = row.lost.value();
+  row.sort_key.tie_breaker = cast.error.value();
+  row.sort_key.only_warm_up = only_warm_up;
   return row;
 }
 
@@ -153,8 +153,8 @@ std::vector<TensorSummary> TensorSummaries::worst_first() {
     end_iteration(watched);
     watched.base.layer = key.layer;
     watched.base.tensor = key.tensor;
-    watched.base.standing.first_bad = watched.base.first_nonfinite;
-    watched.base.standing.turn = get_order_in_step(key, run_);
+    watched.base.sort_key.first_bad = watched.base.first_nonfinite;
+    watched.base.sort_key.order_in_step = get_order_in_step(key, run_);
     if (watched.casts.empty()) rows.push_back(watched.base);
     for (const Cast& cast : watched.casts) rows.push_back(get_row(watched, cast));
   }
@@ -162,8 +162,8 @@ std::vector<TensorSummary> TensorSummaries::worst_first() {
     return std::tie(row.layer, row.tensor, row.gemm, row.recipe);
   };
   std::ranges::sort(rows, [&](const TensorSummary& a, const TensorSummary& b) {
-    if (worse(a.standing, b.standing)) return true;
-    return !worse(b.standing, a.standing) && place(a) < place(b);
+    if (worse(a.sort_key, b.sort_key)) return true;
+    return !worse(b.sort_key, a.sort_key) && place(a) < place(b);
   });
   return rows;
 }

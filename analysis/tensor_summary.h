@@ -24,7 +24,7 @@ struct TensorSummary {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
   std::int32_t gemm = record::kNoName;
-  std::string recipe;  // the recipe of a what-if, "<recipe> columnwise"; "": the running one
+  std::string recipe;  // the recipe of a what-if, "<recipe> columnwise"; "" for the running one
   std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
   std::int64_t warm_up = 0;                     // those that are warm-up
   std::optional<double> nonfinite;              // elements, over all iterations
@@ -37,7 +37,7 @@ struct TensorSummary {
   // Share of lost elements and clipped elements by iteration, warm-up excluded.
   Severity lost;
   Severity clipped;  // %, without overflow that only rounds
-  Standing standing;
+  SortKey sort_key;
 };
 
 class TensorSummaries {

@@ -34,7 +34,7 @@ using analysis::name_or_empty;
 using analysis::SeriesHash;
 using analysis::SeriesKey;
 using analysis::Severity;
-using analysis::Standing;
+using analysis::SortKey;
 using analysis::TensorSummaries;
 using analysis::TensorSummary;
 using analysis::UseRecord;
@@ -132,7 +132,7 @@ struct Values {
 // exist.
 struct SeriesSummary {
   SeriesKey key;
-  Standing standing;
+  SortKey sort_key;
   Severity severity;
   Values usual;
   Values in_warm_up;
@@ -147,8 +147,8 @@ struct SeriesSummary {
     last_iteration = record.iteration;
     severity.add(badness(statistic, record.value), warm_up);
     if (is_bad(statistic, record.value)) {
-      standing.first_bad =
-          std::min(standing.first_bad.value_or(record.iteration), record.iteration);
+      sort_key.first_bad =
+          std::min(sort_key.first_bad.value_or(record.iteration), record.iteration);
     }
     if (std::isfinite(record.value)) {
       (warm_up ? in_warm_up : usual).add(record.value);
@@ -160,7 +160,7 @@ struct SeriesSummary {
 };
 
 // Breaks ties, for example by the lowest headroom if no tensor outgrew its scale.
-double beside(StatisticId statistic, const SeriesSummary& summary) {
+double get_tie_breaker(StatisticId statistic, const SeriesSummary& summary) {
   if (summary.shown().finite == 0) return 0;
   const bool low_is_worse = statistic != nullptr && statistic->worse == config::Worse::below_zero;
   return low_is_worse ? -summary.shown().lowest : summary.severity.largest();
@@ -179,10 +179,10 @@ std::vector<SeriesSummary> worst_series_first(const Source& source) {
   });
   std::vector<SeriesSummary> sorted;
   for (auto& [key, summary] : summaries) {
-    summary.standing.turn = get_order_in_step(key, run);
-    summary.standing.severity = summary.severity.value();
-    summary.standing.beside = beside(statistics[key.statistic], summary);
-    summary.standing.only_warm_up = summary.severity.only_warm_up();
+    summary.sort_key.order_in_step = get_order_in_step(key, run);
+    summary.sort_key.severity = summary.severity.value();
+    summary.sort_key.tie_breaker = get_tie_breaker(statistics[key.statistic], summary);
+    summary.sort_key.only_warm_up = summary.severity.only_warm_up();
     sorted.push_back(summary);
   }
   const auto place = [](const SeriesSummary& summary) {
@@ -190,8 +190,8 @@ std::vector<SeriesSummary> worst_series_first(const Source& source) {
     return std::tuple(key.layer, key.tensor, key.gemm, key.statistic);
   };
   std::ranges::sort(sorted, [&](const SeriesSummary& a, const SeriesSummary& b) {
-    if (worse(a.standing, b.standing)) return true;
-    return !worse(b.standing, a.standing) && place(a) < place(b);
+    if (worse(a.sort_key, b.sort_key)) return true;
+    return !worse(b.sort_key, a.sort_key) && place(a) < place(b);
   });
   return sorted;
 }

@@ -33,20 +33,19 @@ Table rank_table(const record::RunReader& run, const record::RecordQuery& query)
   using record::Dictionary;
   Table table({"rank", "layer", "tensor", "gemm", "statistic", "mean", "median of ranks",
                "deviations", "difference", "min", "max", "not finite", "records"});
-  for (const analysis::RankCourse& course : analysis::list_rank_courses(run, query)) {
-    const bool any = course.nonfinite < course.records;
+  for (const analysis::RankStatistic& each : analysis::list_rank_statistics(run, query)) {
+    const bool any = each.nonfinite < each.records;
     const auto finite = [&](double value) { return any ? Cell(value) : Cell(); };
     const auto known = [](const std::optional<double>& value) {
       return value ? Cell(*value) : Cell();
     };
-    table.add({std::int64_t{course.rank},
-               analysis::name_or_empty(run, Dictionary::layer, course.key.layer),
-               analysis::name_or_empty(run, Dictionary::tensor, course.key.tensor),
-               analysis::name_or_empty(run, Dictionary::gemm, course.key.gemm),
-               analysis::name_or_empty(run, Dictionary::statistic, course.key.statistic),
-               finite(course.mean), known(course.median_of_ranks),
-               any ? known(course.deviation) : Cell(), known(course.difference),
-               finite(course.lowest), finite(course.highest), course.nonfinite, course.records});
+    table.add(
+        {std::int64_t{each.rank}, analysis::name_or_empty(run, Dictionary::layer, each.key.layer),
+         analysis::name_or_empty(run, Dictionary::tensor, each.key.tensor),
+         analysis::name_or_empty(run, Dictionary::gemm, each.key.gemm),
+         analysis::name_or_empty(run, Dictionary::statistic, each.key.statistic), finite(each.mean),
+         known(each.median_of_ranks), any ? known(each.deviation) : Cell(), known(each.difference),
+         finite(each.lowest), finite(each.highest), each.nonfinite, each.records});
   }
   table.drop_where_empty("difference");
   table.may_lack({"records", "min", "max", "not finite"});

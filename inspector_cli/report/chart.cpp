@@ -30,7 +30,7 @@ using analysis::name_or_empty;
 using analysis::SeriesHash;
 using analysis::SeriesKey;
 using analysis::Severity;
-using analysis::Standing;
+using analysis::SortKey;
 using analysis::WarmUp;
 
 using record::Dictionary;
@@ -38,7 +38,7 @@ using record::Dictionary;
 // A series to draw, and its rank among others.
 struct Row {
   std::vector<Bin> bins;
-  Standing standing;
+  SortKey sort_key;
   Severity severity;
 };
 using Rows = std::unordered_map<SeriesKey, Row, SeriesHash>;
@@ -59,14 +59,14 @@ std::vector<std::int32_t> usual_statistics(const std::vector<StatisticId>& rows)
 // Returns the loss in units of lost_share, comparable between panels; infinite for non-finite
 // values.
 double get_loss(std::string_view statistic, const Row& row) {
-  if (statistic == "nonfinite") return row.standing.first_bad ? HUGE_VAL : 0;
+  if (statistic == "nonfinite") return row.sort_key.first_bad ? HUGE_VAL : 0;
   if (row.severity.only_warm_up()) return 0;
   if (statistic == "overflows%") return lost_share(0, row.severity.value());
   return statistic == "underflows%" ? lost_share(row.severity.value(), 0) : 0;
 }
 
 bool shows_anything(const Row& row) {
-  return row.standing.first_bad || row.severity.value() > 0 ||
+  return row.sort_key.first_bad || row.severity.value() > 0 ||
          std::ranges::any_of(row.bins,
                              [](const Bin& bin) { return bin.drawn() && bin.value() != 0; });
 }
@@ -86,8 +86,8 @@ std::vector<RowOfSeries> find_series(const record::RunReader& run, std::int32_t 
     if (key.statistic == statistic) series.emplace_back(key, &row);
   }
   std::ranges::sort(series, [&](const auto& a, const auto& b) {
-    if (worse(a.second->standing, b.second->standing)) return true;
-    if (worse(b.second->standing, a.second->standing)) return false;
+    if (worse(a.second->sort_key, b.second->sort_key)) return true;
+    if (worse(b.second->sort_key, a.second->sort_key)) return false;
     return make_label(a.first, run) < make_label(b.first, run);
   });
   return series;
@@ -297,14 +297,14 @@ Rows get_rows(const record::RunReader& run, const WarmUp& warm_up, const record:
     row.bins[chart.get_bin(record.iteration)].add(record.value, is_warm_up);
     row.severity.add(badness(statistic, record.value), is_warm_up);
     if (!bad) return;
-    auto& first = row.standing.first_bad;
+    auto& first = row.sort_key.first_bad;
     first = std::min(first.value_or(record.iteration), record.iteration);
   });
   for (auto& [key, row] : rows) {
-    row.standing.turn = get_order_in_step(key, run);
-    row.standing.severity = row.severity.value();
-    row.standing.beside = row.severity.largest();
-    row.standing.only_warm_up = row.severity.only_warm_up();
+    row.sort_key.order_in_step = get_order_in_step(key, run);
+    row.sort_key.severity = row.severity.value();
+    row.sort_key.tie_breaker = row.severity.largest();
+    row.sort_key.only_warm_up = row.severity.only_warm_up();
   }
   return rows;
 }
@@ -335,7 +335,7 @@ void drop_rounding(Rows& rows, std::int32_t overflows, std::int32_t saturated) {
     }
     if (any) continue;
     row.severity = {};
-    row.standing.severity = row.standing.beside = 0;
+    row.sort_key.severity = row.sort_key.tie_breaker = 0;
   }
 }
 

@@ -220,7 +220,7 @@ std::string summarize_missing(const Diagnosis& diagnosis, std::string_view confi
   constexpr std::size_t kMostCauses = 3;
   std::vector<const diagnosis::Rule*> rules;
   std::vector<std::string> features;
-  for (const auto& [rule, lacks] : diagnosis.unasked) {
+  for (const auto& [rule, missing] : diagnosis.skipped) {
     rules.push_back(rule);
     for (const std::string& each : first_features(rule->recorded_by)) {
       const bool is_on = config.find(each) != std::string_view::npos;
@@ -235,11 +235,11 @@ std::string summarize_missing(const Diagnosis& diagnosis, std::string_view confi
 // Returns one line per skipped rule.
 std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
   std::vector<std::string> lines;
-  for (const auto& [rule, lacks] : diagnosis.unasked) {
+  for (const auto& [rule, missing] : diagnosis.skipped) {
     lines.push_back(fmt::format("skipped {}: needs {}, recorded by {}", rule->cause,
-                                fmt::join(lacks, ", "), rule->recorded_by));
+                                fmt::join(missing, ", "), rule->recorded_by));
   }
-  for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
+  for (const auto& [rule, statistics, under] : diagnosis.inapplicable) {
     lines.push_back(fmt::format("skipped {}: {} {} no meaning under {}", rule->cause,
                                 fmt::join(statistics, ", "),
                                 statistics.size() == 1 ? "has" : "have", under));
@@ -289,7 +289,7 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   }
   if (diagnosis.findings.empty()) {
     fmt::print("no problems found in iterations {}-{} ({} of {} rules checked)\n",
-               diagnosis.first_iteration, diagnosis.last_iteration, diagnosis.asked,
+               diagnosis.first_iteration, diagnosis.last_iteration, diagnosis.checked,
                diagnosis.applicable());
   }
 }
@@ -300,12 +300,13 @@ void print_skipped_rules(const Diagnosis& diagnosis, std::string_view config, bo
   std::vector<std::string> lines;
   if (list) {
     lines = list_missing(diagnosis);
-  } else if (!diagnosis.unasked.empty()) {
+  } else if (!diagnosis.skipped.empty()) {
     lines.push_back(summarize_missing(diagnosis, config));
   }
-  if (const auto& [rules, why] = diagnosis.not_compared; !rules.empty()) {
+  if (const auto& rules = diagnosis.not_compared; !rules.empty()) {
     lines.push_back(fmt::format("{} skipped because ranks were not compared ({}): {}",
-                                count_rules(rules.size()), why, join_causes(rules, rules.size())));
+                                count_rules(rules.size()), diagnosis.why_not_compared,
+                                join_causes(rules, rules.size())));
   }
   for (const std::string& text : lines) {
     for (const std::string& line : wrapped_at_blanks(printable(text), width)) {

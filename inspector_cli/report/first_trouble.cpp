@@ -170,7 +170,7 @@ std::optional<TensorSummary> find_most_beyond(const std::vector<TensorSummary>& 
   std::optional<TensorSummary> found;
   for (const TensorSummary& row : rows) {
     const double beyond = row.overflows.value_or(0);
-    if (row.standing.only_warm_up || !(beyond > 0)) continue;
+    if (row.sort_key.only_warm_up || !(beyond > 0)) continue;
     if (!found || beyond > *found->overflows) found = row;
   }
   return found;

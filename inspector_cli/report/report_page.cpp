@@ -125,7 +125,7 @@ Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
           ? fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size())
       : diagnosis.first_iteration > diagnosis.last_iteration
           ? "No problems found: nothing to diagnose was recorded."
-          : fmt::format("No problems found ({} of {} rules checked).", diagnosis.asked,
+          : fmt::format("No problems found ({} of {} rules checked).", diagnosis.checked,
                         diagnosis.applicable());
   findings["findings"] = Json::array();
   const std::size_t shown = std::min(kMostFindings, diagnosis.findings.size());
@@ -166,23 +166,23 @@ Json gemms_section(const Facts& facts) {
   return gemms;
 }
 
-Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
+Json skipped_section(const diagnosis::Diagnosis& diagnosis) {
   Json rows = Json::array();
-  for (const auto& [rule, lacks] : diagnosis.unasked) {
+  for (const auto& [rule, missing] : diagnosis.skipped) {
     rows.push_back(
-        {json_text(rule->title), fmt::format("{}", fmt::join(lacks, ", ")), rule->recorded_by});
+        {json_text(rule->title), fmt::format("{}", fmt::join(missing, ", ")), rule->recorded_by});
   }
-  for (const diagnosis::Rule* rule : diagnosis.not_compared.rules) {
+  for (const diagnosis::Rule* rule : diagnosis.not_compared) {
     rows.push_back({json_text(rule->title), "ranks to compare",
-                    json_text(fmt::format("not compared: {}", diagnosis.not_compared.why))});
+                    json_text(fmt::format("not compared: {}", diagnosis.why_not_compared))});
   }
-  for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
+  for (const auto& [rule, statistics, under] : diagnosis.inapplicable) {
     rows.push_back({json_text(rule->title), fmt::format("{}", fmt::join(statistics, ", ")),
                     json_text(fmt::format("no meaning under {}", under))});
   }
-  Json unasked = section("Skipped rules", "after");
-  unasked["table"] = {{"columns", {"rule", "needs", "recorded by"}}, {"rows", std::move(rows)}};
-  return unasked;
+  Json skipped = section("Skipped rules", "after");
+  skipped["table"] = {{"columns", {"rule", "needs", "recorded by"}}, {"rows", std::move(rows)}};
+  return skipped;
 }
 
 Json blocks_section(const Table& blocks) {
@@ -224,9 +224,9 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
   const Table blocks = block_table(worst_blocks(run, {}), run, kMostBlocks);
   if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
-  if (!diagnosis.unasked.empty() || !diagnosis.meaningless.empty() ||
-      !diagnosis.not_compared.rules.empty()) {
-    sections.push_back(unasked_section(diagnosis));
+  if (!diagnosis.skipped.empty() || !diagnosis.inapplicable.empty() ||
+      !diagnosis.not_compared.empty()) {
+    sections.push_back(skipped_section(diagnosis));
   }
   Json config = section("Configuration", "after");
   config["text"] = json_text(run.config_text());

@@ -140,7 +140,7 @@ RunView make_view(const record::RunReader& run) {
                              printable(each.finding.summary)});
   }
   view.no_finding =
-      fmt::format("no problems found ({} of {} rules checked)", found.asked, found.applicable());
+      fmt::format("no problems found ({} of {} rules checked)", found.checked, found.applicable());
   return view;
 }
 
