@@ -16,7 +16,6 @@
 #include "core/base/version.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/usage.h"
-#include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {

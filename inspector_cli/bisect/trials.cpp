@@ -19,7 +19,7 @@
 #include "inspector_cli/bisect/choice.h"
 #include "inspector_cli/bisect/process.h"
 #include "inspector_cli/report/open_run.h"
-#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {

@@ -8,8 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "inspector_cli/commands/installation.h"
-#include "inspector_cli/commands/mcp_server.h"
+#include "inspector_cli/commands/embedded_files.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/python.h"
 #include "inspector_cli/commands/subcommands.h"

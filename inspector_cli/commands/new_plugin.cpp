@@ -11,10 +11,10 @@
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "features/builtin_options.h"
-#include "inspector_cli/commands/installation.h"
-#include "inspector_cli/commands/plugin_templates.h"
+#include "inspector_cli/commands/embedded_files.h"
+#include "inspector_cli/commands/python.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {

@@ -14,7 +14,6 @@
 #include "inspector_cli/report/first_trouble.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/open_run.h"
-#include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {

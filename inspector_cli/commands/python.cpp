@@ -10,13 +10,16 @@
 #include <fstream>
 #include <iomanip>
 #include <sstream>
+#include <string>
+#include <system_error>
 
 #include "core/base/error.h"
-#include "inspector_cli/commands/installation.h"
-#include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* kPythonVariable = "TELENS_PYTHON";
 
@@ -29,7 +32,6 @@ struct Interpreter {
 // Returns the first Python that is available: named by TELENS_PYTHON, `preferred`, next to the
 // command (as in a virtual environment), in the source tree where the command was built, in PATH.
 Interpreter find_python(const std::string& preferred) {
-  namespace fs = std::filesystem;
   Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};
   if (const char* named = std::getenv(kPythonVariable); named != nullptr && *named != '\0') {
     found.program = named;
@@ -154,6 +156,59 @@ void run_python(std::string_view command, const char* program,
   raise<UsageError>(
       "{}: cannot start {}: {}; expected a Python with the package telens, which {} may name",
       command, line.front(), std::strerror(errno), kPythonVariable);
+}
+
+namespace {
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// Returns the first entry of `folder` whose name has the prefix and that contains `needed`.
+std::optional<fs::path> find_entry(const fs::path& folder, const std::string& begin,
+                                   const fs::path& needed = {}) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (!at->path().filename().string().starts_with(begin)) continue;
+    if (needed.empty() || is_there(at->path() / needed)) return at->path();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<fs::path> BuildTree::python_path() const {
+  const fs::path path = build / "python";
+  if (!find_entry(path / "telens", "_C.")) return std::nullopt;
+  return path;
+}
+
+fs::path command_file() {
+  std::error_code error;
+  const fs::path file = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : file;
+}
+
+fs::path command_folder() { return command_file().parent_path(); }
+
+std::optional<BuildTree> find_build_tree() {
+  const fs::path build = command_folder().parent_path();
+  if (build.empty() || !is_there(build / "CMakeCache.txt")) return std::nullopt;
+  return BuildTree{build, build.parent_path()};
+}
+
+std::optional<fs::path> find_pip_package() {
+  const fs::path prefix = command_folder().parent_path();
+  if (prefix.empty()) return std::nullopt;
+  for (const char* library : {"lib", "lib64", "local/lib"}) {
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      const fs::path package = fs::path(packages) / "telens";
+      const auto python = find_entry(prefix / library, "python3", package);
+      if (python) return *python / package;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace telens::cli

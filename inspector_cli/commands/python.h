@@ -1,6 +1,9 @@
-// Runs the parts of TELens that are written in Python, in place of the command.
+// The location of this command and of its Python package. Runs the parts of TELens that are written
+// in Python, in place of the command.
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,5 +25,26 @@ namespace telens::cli {
 // the interpreter in the "#!" line of a script such as torchrun. The script is searched for in
 // PATH. Returns "" for other programs.
 std::string python_of_program(const std::string& program);
+
+// The build folder and source tree of a command that was not installed.
+struct BuildTree {
+  std::filesystem::path build;
+  std::filesystem::path source;
+
+  // Returns build/python if the Python module is built, else nullopt.
+  std::optional<std::filesystem::path> python_path() const;
+};
+
+// Returns the path of the executable, or an empty path if it is unknown.
+std::filesystem::path command_file();
+// Returns the folder of the executable, or an empty path if it is unknown.
+std::filesystem::path command_folder();
+
+// Returns nullopt if the command does not run from a build folder.
+std::optional<BuildTree> find_build_tree();
+
+// Returns the folder of the package `telens` if pip installed this command, else nullopt. CMake
+// finds TELens there.
+std::optional<std::filesystem::path> find_pip_package();
 
 }  // namespace telens::cli

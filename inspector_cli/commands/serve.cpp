@@ -13,7 +13,6 @@
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"
-#include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {

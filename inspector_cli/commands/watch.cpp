@@ -23,7 +23,6 @@
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/run_view.h"
-#include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "record/run_paths.h"
 

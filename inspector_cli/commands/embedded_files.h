@@ -1,4 +1,4 @@
-// The files of samples/plugins/template_cpp and template_python, which CMake embeds.
+// Files that CMake embeds in the command.
 #pragma once
 
 #include <span>
@@ -11,7 +11,11 @@ struct TemplateFile {
   std::string_view text;
 };
 
+// The files of samples/plugins/template_cpp and template_python.
 extern const std::span<const TemplateFile> kCppPlugin;
 extern const std::span<const TemplateFile> kPythonPlugin;
+
+// The text of python/telens/mcp_server.py, the server of `telens mcp`.
+extern const char* const kMcpServer;
 
 }  // namespace telens::cli
