@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "analysis/facts.h"
-#include "analysis/layer_map.h"
+#include "analysis/run_difference.h"
 #include "record/run_reader.h"
 
 namespace telens::analysis {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <optional>
@@ -19,6 +20,60 @@
 #include "analysis/rules/recorded_rate.h"
 
 namespace telens::analysis {
+namespace {
+
+using Names = std::set<std::string, std::less<>>;
+
+// Returns the number of `longer` names by the prefix without which they are in `shorter`.
+std::map<std::string, std::size_t> count_prefixes(std::span<const std::string> longer,
+                                                  const Names& shorter) {
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& name : longer) {
+    for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+      const std::string_view rest = std::string_view(name).substr(dot + 1);
+      if (shorter.contains(rest)) ++counts[name.substr(0, dot + 1)];
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::string map_layer(std::string name, const LayerMap& map) {
+  for (const auto& [from, to, at_start] : map) {
+    const auto at = name.find(from);
+    if (at == std::string::npos || (at_start && at > 0)) continue;
+    name.replace(at, from.size(), to);
+    break;
+  }
+  return name;
+}
+
+LayerMap find_layer_map(std::span<const std::string> a, std::span<const std::string> b) {
+  const Names names_a(a.begin(), a.end());
+  const Names names_b(b.begin(), b.end());
+  const std::size_t fewer = std::min(names_a.size(), names_b.size());
+  const auto equal = static_cast<std::size_t>(std::ranges::count_if(
+      names_a, [&](const std::string& name) { return names_b.contains(name); }));
+  const auto is_half = [&](std::size_t count) { return count > 0 && 2 * count >= fewer; };
+  if (is_half(equal)) return {};
+  std::size_t most = equal;
+  LayerMap best;
+  for (const auto& [prefix, count] : count_prefixes(a, names_b)) {
+    if (count > most && is_half(count)) {
+      most = count;
+      best = {{prefix, "", true}};
+    }
+  }
+  for (const auto& [prefix, count] : count_prefixes(b, names_a)) {
+    if (count > most && is_half(count)) {
+      most = count;
+      best = {{"", prefix, true}};
+    }
+  }
+  return best;
+}
+
 namespace {
 
 constexpr std::string_view kLoss = "loss";
@@ -245,9 +300,9 @@ class Comparison {
 
   // Call after compare_tensors(). If most series of a factor diverge by themselves, they report it.
   void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
-    std::vector<Told> told;
+    std::vector<ReportedFactor> reported;
     for (const auto& [key, indices] : group_by_tensor()) {
-      add_common(indices, loss_factor, told, result);
+      add_common(indices, loss_factor, reported, result);
     }
   }
 
@@ -269,8 +324,8 @@ class Comparison {
     return from_bits(scatter_->tolerance(a, iteration));
   }
 
-  // What trainings with different seeds differ by because one of them learns faster; 0 of equal
-  // seeds.
+  // Returns the difference that occurs because one of two trainings with different seeds learns
+  // faster; 0 with equal seeds.
   Pace get_pace(Compared kind, const Series& a) const {
     return scatter_ && kind == Compared::size ? get_pace_of_sizes(a) : Pace();
   }
@@ -281,7 +336,7 @@ class Comparison {
   };
   using Indices = std::vector<std::size_t>;  // in compared_
   // A common factor that was reported.
-  struct Told {
+  struct ReportedFactor {
     std::set<std::size_t> series;  // in compared_
     std::int64_t first = 0;        // iteration
   };
@@ -331,16 +386,17 @@ class Comparison {
   }
 
   void add_common(const Indices& indices, const LossFactor& loss_factor,
-                  std::vector<Told>& all_told, RunDifference& result) const {
+                  std::vector<ReportedFactor>& reported, RunDifference& result) const {
     std::vector<SeriesPair> pairs;
     for (const std::size_t i : indices) pairs.push_back(compared_[i].pair);
     const bool backward = std::get<0>(get_order_in_step(pairs.front().a->place)) == 1;
     const auto found = find_common_factor(
         pairs, backward ? loss_factor : [](std::int64_t) { return 1.0; }, scatter_.has_value());
     if (!found) return;
-    const auto is_told = [&](std::size_t i) { return compared_[indices[i]].diverges; };
-    const auto told = static_cast<std::size_t>(std::ranges::count_if(found->pairs, is_told));
-    if (2 * told >= found->pairs.size()) return;
+    const auto diverges_by_itself = [&](std::size_t i) { return compared_[indices[i]].diverges; };
+    const auto diverging =
+        static_cast<std::size_t>(std::ranges::count_if(found->pairs, diverges_by_itself));
+    if (2 * diverging >= found->pairs.size()) return;
     const ComparedSeries& origin = compared_[indices[found->origin]];
     Divergence divergence{
         .place = origin.pair.a->place,
@@ -354,13 +410,13 @@ class Comparison {
     divergence.difference = get_distance(Compared::size, 1, found->factor);
     divergence.tolerance = get_distance(Compared::size, 1, found->tolerance);
     // Layers of the same kind are a subset of all layers.
-    Told own{.series = {}, .first = found->first};
+    ReportedFactor own{.series = {}, .first = found->first};
     for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
-    const auto has_all = [&](const Told& known) {
+    const auto has_all = [&](const ReportedFactor& known) {
       return known.first <= own.first && std::ranges::includes(known.series, own.series);
     };
-    if (std::ranges::any_of(all_told, has_all)) return;
-    all_told.push_back(std::move(own));
+    if (std::ranges::any_of(reported, has_all)) return;
+    reported.push_back(std::move(own));
     result.divergences.push_back(std::move(divergence));
   }
 

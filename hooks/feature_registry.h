@@ -101,7 +101,7 @@ struct SessionParts {
   std::function<std::unique_ptr<Sink>()> make_run_file;
 };
 
-// Sets the default parts of sessions. features/default_parts.cpp sets them when libtelens.so is
+// Sets the default parts of sessions. features/builtin_features.cpp sets them when libtelens.so is
 // loaded; a program that links only hooks has none.
 TELENS_EXPORT void set_default_parts(SessionParts parts);
 // Throws UsageError if none are set.

@@ -21,7 +21,6 @@
 
 #include "core/base/error.h"
 #include "record/disk_space.h"
-#include "record/layout_check.h"
 #include "record/metadata_check.h"
 #include "record/run_schema.h"
 

@@ -1,4 +1,4 @@
-#include "record/layout_check.h"
+#include "record/hdf5_guard.h"
 
 #include <fmt/format.h>
 #include <algorithm>

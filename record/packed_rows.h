@@ -14,7 +14,7 @@
 #include "core/base/error.h"
 #include "record/damage.h"
 #include "record/hdf5.h"
-#include "record/layout_check.h"
+#include "record/hdf5_guard.h"
 #include "record/rows/table.h"
 #include "record/zlib_codec.h"
 

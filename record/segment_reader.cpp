@@ -11,7 +11,6 @@
 #include "record/disk_space.h"
 #include "record/hdf5.h"
 #include "record/hdf5_guard.h"
-#include "record/layout_check.h"
 #include "record/run_paths.h"
 #include "record/zlib_codec.h"
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@
 #include "features/collective_check/collective_check_options.h"
 #include "features/collective_check/seen_collectives.h"
 #include "features/rank_agreement/rank_agreement.h"
-#include "hooks/engine/compared_items.h"
+#include "hooks/engine/rank_exchange.h"
 #include "hooks/feature_registry.h"
 #include "hooks/observer.h"
 #include "hooks/rank_checker.h"
@@ -95,14 +96,7 @@ class CollectiveCheck final : public Observer, public RankChecker {
   CollectiveObservation observation_{watch_};
   std::mutex mutex_;  // guards the members below
   ComparedItems gradients_;
-  std::set<std::string> told_;
-};
-
-// The outcome of an iteration on this rank.
-struct JudgedCollectives {
-  std::int64_t iteration;
-  std::vector<WrongCollective> wrong;
-  std::vector<CollectivePlace> places;  // all places at which a collective was compared
+  std::set<std::string> warned_;
 };
 
 constexpr std::string_view kWrong = "collectives_wrong";
@@ -113,17 +107,20 @@ struct Counts {
   double lost = 0;
 };
 
-void record(const JudgedCollectives& judged, FeatureServices& services) {
+// Records the counts of this rank for an iteration. `places`: all places at which a collective was
+// compared.
+void record(std::int64_t iteration, std::span<const WrongCollective> wrong,
+            std::span<const CollectivePlace> places, FeatureServices& services) {
   std::map<CollectivePlace, Counts> counts;
-  for (const CollectivePlace& place : judged.places) counts[place];
-  for (const WrongCollective& each : judged.wrong) {
+  for (const CollectivePlace& place : places) counts[place];
+  for (const WrongCollective& each : wrong) {
     counts[each.place].wrong += 1;
     counts[each.place].lost += static_cast<double>(each.lost);
   }
   for (const auto& [place, count] : counts) {
     for (const auto& [statistic, value] :
          {std::pair(kWrong, count.wrong), std::pair(kLost, count.lost)}) {
-      services.record({.iteration = judged.iteration,
+      services.record({.iteration = iteration,
                        .series = &services.series().find_or_add(
                            {.layer = place.layer, .tensor = place.tensor, .statistic = statistic}),
                        .value = value});
@@ -131,15 +128,14 @@ void record(const JudgedCollectives& judged, FeatureServices& services) {
   }
 }
 
-// Records the outcome, and warns of places that are not in `told` yet.
-void report(const JudgedCollectives& judged, FeatureServices& services,
-            std::set<std::string>& told) {
-  record(judged, services);
+// Warns of places that are not in `warned` yet, to which it adds them.
+void warn(std::int64_t iteration, std::span<const WrongCollective> wrong, FeatureServices& services,
+          std::set<std::string>& warned) {
   const WrongCollective* first = nullptr;
   std::size_t others = 0;
-  for (const WrongCollective& each : judged.wrong) {
+  for (const WrongCollective& each : wrong) {
     const auto& [layer, tensor] = each.place;
-    if (!told.insert(fmt::format("collective {} {}", layer, tensor)).second) continue;
+    if (!warned.insert(fmt::format("collective {} {}", layer, tensor)).second) continue;
     if (first == nullptr) {
       first = &each;
     } else {
@@ -149,8 +145,8 @@ void report(const JudgedCollectives& judged, FeatureServices& services,
   if (first == nullptr) return;
   services.announce(
       "collective_wrong",
-      fmt::format("CollectiveCheck: iteration {}: {} {}: {}{}", judged.iteration,
-                  first->place.layer, first->place.tensor, first->text,
+      fmt::format("CollectiveCheck: iteration {}: {} {}: {}{}", iteration, first->place.layer,
+                  first->place.tensor, first->text,
                   others == 0 ? "" : fmt::format("; {} more are wrong from here on", others)),
       first->place.layer);
 }
@@ -288,14 +284,16 @@ void CollectiveCheck::compare(std::int64_t iteration,
     collectives.emplace_back(words.begin() + size, words.end());
   }
   const std::lock_guard lock(mutex_);
-  report(gradients_, iteration, gradients, "CollectiveCheck", services_, told_);
+  report(gradients_, iteration, gradients, "CollectiveCheck", services_, warned_);
   gradients_.clear();
-  JudgedCollectives judged{.iteration = iteration, .wrong = {}, .places = {}};
+  std::vector<WrongCollective> wrong;
+  std::vector<CollectivePlace> places;
   watch_->use(iteration, [&](SeenCollectives& seen) {
-    judged.wrong = seen.wrong(collectives);
-    judged.places = seen.places();
+    wrong = seen.wrong(collectives);
+    places = seen.places();
   });
-  report(judged, services_, told_);
+  record(iteration, wrong, places, services_);
+  warn(iteration, wrong, services_, warned_);
   watch_->clear();
   if (watch_->failed()) {
     raise<Error>("a collective could not be observed; its data is not compared");

@@ -1,9 +1,10 @@
 // The collectives of an iteration as observed by this rank, the words that represent them on other
-// ranks, and their mismatches over all ranks.
+// ranks, and the verdict on each: this rank must receive the data that all ranks sent.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -81,22 +82,22 @@ inline constexpr std::size_t kWords = kEnded + 1;
 void append_words(const SeenCollective& seen, RankWords& words);
 
 // A collective as reported by one rank.
-struct ToldCollective {
+struct ReportedCollective {
   int world_rank;
   std::span<const std::int64_t> words;  // kWords of them
 };
 
 // Collectives of this rank, by key, as reported by all ranks: each row of their words is read once.
 // The words must outlive this object.
-class ToldCollectives {
+class ReportedCollectives {
  public:
-  ToldCollectives(std::span<const SeenCollective> own, std::span<const RankWords> of_ranks);
+  ReportedCollectives(std::span<const SeenCollective> own, std::span<const RankWords> of_ranks);
 
   // In the order of world ranks; empty for a collective that is not among `own`.
-  std::span<const ToldCollective> of(std::uint64_t key) const;
+  std::span<const ReportedCollective> of(std::uint64_t key) const;
 
  private:
-  std::unordered_map<std::uint64_t, std::vector<ToldCollective>> by_key_;
+  std::unordered_map<std::uint64_t, std::vector<ReportedCollective>> by_key_;
 };
 
 // An error in a collective of this rank.
@@ -134,6 +135,43 @@ class SeenCollectives {
  private:
   std::vector<SeenCollective> all_;
   std::map<std::uint64_t, std::uint64_t> in_group_;  // number of collectives so far, by group
+};
+
+class CollectiveVerdict {
+ public:
+  // own: has a result, on the host. reported: the reports from all ranks about this collective.
+  // Both must outlive this object.
+  CollectiveVerdict(const SeenCollective& own, std::span<const ReportedCollective> reported);
+
+  // Returns a sentence without a period; nullopt if nothing is wrong, or if some of its ranks do
+  // not report it.
+  std::optional<std::string> text() const;
+
+  // Returns the number of elements that were NaN or infinite on a rank but not in the result.
+  std::int64_t lost_elements() const;
+
+ private:
+  using Words = std::span<const std::int64_t>;
+  struct Peer {
+    int world_rank;
+    Words words;
+    CollectiveSums sent;
+    CollectiveSums result;
+    bool ended;
+  };
+
+  bool all_report() const;
+  std::optional<std::string> another_collective() const;
+  std::optional<std::string> wrong_gather() const;
+  std::optional<std::string> wrong_exchange() const;
+  std::optional<std::string> wrong_element() const;
+  std::optional<std::string> wrong_total() const;
+  double nonfinite_that_came() const;
+  const Peer& with_most_nonfinite() const;
+
+  const SeenCollective& own_;
+  std::vector<Peer> peers_;
+  CollectiveSums result_;
 };
 
 }  // namespace telens::features

@@ -47,7 +47,7 @@ std::string get_subject(const ItemName& name) {
 }  // namespace
 
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
-            std::string_view title, FeatureServices& services, std::set<std::string>& told) {
+            std::string_view title, FeatureServices& services, std::set<std::string>& warned) {
   const int own = services.options().rank;
   std::vector<Compared> compared;
   const std::vector<Difference> differences = items.differences(of_ranks, own, compared);
@@ -64,7 +64,8 @@ void report(const ComparedItems& items, std::int64_t iteration, std::span<const 
   std::size_t others = 0;
   for (const Difference& each : differences) {
     const ItemName& name = items.name(each.item);
-    if (!told.insert(fmt::format("{} {} {}", name.layer, name.tensor, name.what)).second) continue;
+    if (!warned.insert(fmt::format("{} {} {}", name.layer, name.tensor, name.what)).second)
+      continue;
     if (first == nullptr) {
       first = &each;
     } else {
@@ -213,7 +214,7 @@ std::vector<std::int64_t> RankAgreement::get_words(std::int64_t iteration) {
 void RankAgreement::compare(std::int64_t iteration,
                             std::span<const std::vector<std::int64_t>> of_ranks) {
   const std::lock_guard lock(mutex_);
-  report(items_, iteration, of_ranks, "RankAgreement", services_, told_);
+  report(items_, iteration, of_ranks, "RankAgreement", services_, warned_);
   items_.clear();
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "features/rank_agreement/rank_agreement_options.h"
-#include "hooks/engine/compared_items.h"
+#include "hooks/engine/rank_exchange.h"
 #include "hooks/feature_registry.h"
 #include "hooks/observer.h"
 #include "hooks/rank_checker.h"
@@ -42,12 +42,12 @@ class RankAgreement final : public ScheduledObserver, public RankChecker {
   // The group over which a layer's amaxes are reduced, as of its newest forward. A backward runs
   // outside of the region.
   std::map<std::string, std::uint64_t, std::less<>> amax_groups_;
-  std::set<std::string> told_;  // differences that were already warned of
+  std::set<std::string> warned_;  // differences that were already warned of
 };
 
-// Records the result of a comparison, and warns of differences that are not in `told`, to which it
-// adds them. `title`: the name of the feature in warnings.
+// Records the result of a comparison, and warns of differences that are not in `warned` yet, to
+// which it adds them. `title`: the name of the feature in warnings.
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
-            std::string_view title, FeatureServices& services, std::set<std::string>& told);
+            std::string_view title, FeatureServices& services, std::set<std::string>& warned);
 
 }  // namespace telens::features

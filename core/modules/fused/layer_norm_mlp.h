@@ -8,7 +8,6 @@
 #include "core/modules/layer/linear_layer.h"
 #include "core/modules/layer/linear_parallel.h"
 #include "core/modules/module/module.h"
-#include "core/modules/module/named_layers.h"
 #include "core/modules/norm/norm.h"
 #include "core/modules/shared/parameter_options.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "core/base/names.h"
-#include "core/distributed/symmetric_memory.h"
+#include "core/distributed/collectives.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

@@ -9,7 +9,6 @@
 #include "core/modules/layer/linear_layer.h"
 #include "core/modules/linear/linear.h"
 #include "core/modules/module/module.h"
-#include "core/modules/module/named_layers.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

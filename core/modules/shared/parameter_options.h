@@ -58,7 +58,7 @@ struct ParameterOptions {
   std::string parallel_mode = {};
   bool sequence_parallel = false;
   bool delay_wgrad_compute = false;    // compute wgrad in Module::backward_dw
-  std::string symmetric_ar_type = {};  // how row layers sum (symmetric_memory.h)
+  std::string symmetric_ar_type = {};  // how row layers sum (SymmetricSum)
 
   // Describe these options in a struct of options. Modules without random weights describe only the
   // placement.

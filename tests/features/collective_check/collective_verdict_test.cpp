@@ -1,5 +1,5 @@
 // Verdicts on collectives whose every number is known, rank by rank.
-#include "features/collective_check/collective_verdict.h"
+#include "features/collective_check/seen_collectives.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -9,7 +9,6 @@
 #include "core/ops/collective_sums.h"
 #include "core/ops/tensor_digest.h"
 #include "core/torch_compat.h"
-#include "features/collective_check/seen_collectives.h"
 
 namespace telens::features {
 namespace {
@@ -79,8 +78,8 @@ std::string describe_collective(const Collective& collective, std::size_t rank) 
     seen.push_back(seen_by(collective, i));
     append_words(seen.back(), of_ranks[i]);
   }
-  const ToldCollectives told(std::span(&seen[rank], 1), of_ranks);
-  return CollectiveVerdict(seen[rank], told.of(seen[rank].key)).text().value_or("");
+  const ReportedCollectives reported(std::span(&seen[rank], 1), of_ranks);
+  return CollectiveVerdict(seen[rank], reported.of(seen[rank].key)).text().value_or("");
 }
 
 // Two ranks and the 64 numbers of each.
