@@ -23,41 +23,42 @@ double spread(const std::vector<double>& values);
 // Returns log2 of a size; 2^-200 if the size is NaN, zero or negative.
 double bits(double size);
 
-// A series of sizes, in bits.
+// A lasting change of a size.
 struct Shift {
-  std::int64_t first = 0;  // iteration
-  std::int64_t last = 0;   // up to which it stays away
-  double bits = 0;         // above the usual, negative below it
-  double usual = 0;        // size
-  double value = 0;        // in `first`
+  std::int64_t first = 0;  // first iteration of the shift
+  std::int64_t last = 0;   // last iteration of the shift
+  double bits = 0;         // log2 of value / usual
+  double usual = 0;        // the size before
+  double value = 0;        // the size in `first`
 };
 
 struct ShiftOptions {
-  double least_bits = 3;       // less is not a shift
-  std::size_t least_past = 4;  // points that make a past
-  std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
-  // A shift that goes back by half before so many points is a burst, and so is one that is not away
-  // in two of them.
+  double least_bits = 3;       // minimum change
+  std::size_t least_past = 4;  // minimum number of earlier points
+  // Minimum number of consecutive points after the change; fewer at the end of the run.
+  std::size_t sustained = 3;
+  // A shift is a burst, and not reported, if it loses half of its change within this many points,
+  // or if fewer than two of them are shifted.
   std::size_t passing = 0;
-  std::size_t window = 16;  // number of past points
+  std::size_t window = 16;  // number of earlier points that are compared
 };
 
-// Returns the first shift of a series of sizes: a point that is least_bits and 4 spreads of the
-// past steps away from the median of the window, reached by a step of 3 times the largest past step
-// (spikes excluded), so that steady growth is not a shift. A shift of fewer than `sustained`
-// points, because the run ends or the values become NaN, must be larger.
+// Returns the first shift of a series of sizes. It differs from the median of the window by
+// least_bits and by 4 spreads of the earlier steps. Its first step is at least 3 times the largest
+// earlier step (spikes excluded), so that steady growth is not a shift. A shift of fewer than
+// `sustained` points, because the run ends or the values become NaN, must be larger.
 std::optional<Shift> first_shift(std::span<const Point> sizes, const ShiftOptions& options);
 
 struct RampOptions {
-  double least_bits = 4;
-  double steady = 0.5;         // bits between the largest and the smallest of the past
-  std::size_t least_past = 6;  // points
-  std::size_t within = 16;     // points from the first one to that which is least_bits away
-  double back = 0.1;           // bits that a step may go back
+  double least_bits = 4;       // minimum change
+  double steady = 0.5;         // maximum range of the earlier points, in bits
+  std::size_t least_past = 6;  // minimum number of earlier points
+  std::size_t within = 16;     // maximum number of points until least_bits are reached
+  double back = 0.1;           // maximum step in the other direction, in bits
 };
 
-// Returns the first steady movement in one direction away from a steady past, up to least_bits, in
-// steps of at most 0.4 least_bits, as a factor causes that is applied again in each iteration.
+// Returns the first steady movement of least_bits in one direction after steady values, in steps of
+// at most 0.4 least_bits. A factor that is applied again in each iteration causes such a movement.
 // `sign`: 1 up, -1 down.
 std::optional<Shift> first_ramp(std::span<const Point> sizes, int sign, const RampOptions& options);
 
@@ -74,7 +75,7 @@ std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor);
 // Returns cur_amax over the root mean square.
 std::vector<Series> crest_factors(const Facts& facts, TensorName tensor);
 
-// An activation that is larger by outliers: bits of crest_change.
+// Minimum crest_change(), in bits, of an activation that grew because of outliers.
 inline constexpr double kOfOutliers = 0.6;
 // Shifts of activations.
 inline constexpr ShiftOptions kActivationShift{.least_bits = 2.5};
@@ -92,8 +93,8 @@ struct PlaceShift {
   double settled_bits = 0;  // settled_bits() of the shift
 };
 
-// Returns the bits between the median of the last points before a shift and the median of its first
-// points, or of the points that come `delay` points later.
+// Returns the change of the median, in bits, from the last points before a shift to its first
+// points, or to the points that come `delay` points later.
 double settled_bits(const Series& series, const Shift& shift, std::int64_t delay = 0);
 
 // Returns the first shift per series, up (`sign` 1) or down (-1). Shifts that begin within one
@@ -102,8 +103,9 @@ double settled_bits(const Series& series, const Shift& shift, std::int64_t delay
 std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> sizes, int sign,
                                                      const ShiftOptions& options);
 
-// Returns true if the gradient next to the loss changed together with others: a factor on the loss,
-// or other data. Under delayed scaling the layers follow one after another, as their scales do.
+// Returns true if the gradient next to the loss is among the shifted ones: a factor on the loss or
+// different data is the cause. Under delayed scaling the other layers shift one after another, as
+// their scales do.
 bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Series> gradients);
 
 }  // namespace telens::analysis

@@ -23,7 +23,7 @@ std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
   return norms;
 }
 
-// How a skipped step shows in the recorded weights.
+// The effect of a skipped step on the recorded weights.
 enum class Proof : std::uint8_t {
   kept,     // a weight is the same in the next iteration
   finite,   // or, if it is not recorded there, finite later: infinite gradients spoil a weight

@@ -10,7 +10,7 @@
 
 namespace telens::analysis {
 
-// The statistics that it is seen by.
+// The statistics that it reads.
 inline constexpr std::array<std::string_view, 3> kOfSkippedSteps{"nonfinite", "nan", "l2_norm"};
 
 // Returns the iterations in which a loss scaler found its scale too large: only gradients are

@@ -13,7 +13,7 @@ namespace telens::features {
 config::Descriptions builtin_descriptions(
     const config::StatisticDescriptionsPtr& statistics = nullptr);
 
-// The descriptions of features without options of their own.
+// The descriptions of features without typed options.
 config::FeatureDescription disable_fp8_gemm_description();
 config::FeatureDescription disable_fp8_layer_description();
 config::FeatureDescription per_tensor_scaling_description();  // only GEMMs, tensors and schedule

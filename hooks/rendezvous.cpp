@@ -67,7 +67,7 @@ class StoreRendezvous {
     }
   }
 
-  // Returns true if other ranks have come and nothing is decided yet.
+  // Returns true if other ranks have arrived and no decision has been made yet.
   bool is_waited_for() { return store_->has(key("count")) && !is_decided(); }
 
   std::string join(const RendezvousOptions& options) {

@@ -87,31 +87,31 @@ class Arrivals {
 
   // Returns true if the tensors have already arrived.
   bool add(std::vector<TensorHandle> tensors, Work work) {
-    under_way_.push_back({std::move(work), copies_(std::move(tensors))});
-    return under_way_.back().copy->arrived();
+    pending_.push_back({std::move(work), copies_(std::move(tensors))});
+    return pending_.back().copy->arrived();
   }
 
   // Waiting::yes: waits for all work.
   std::vector<Arrived> take(Waiting waiting) {
     std::vector<Arrived> arrived;
-    while (!under_way_.empty()) {
-      UnderWay& oldest = under_way_.front();
+    while (!pending_.empty()) {
+      PendingCopy& oldest = pending_.front();
       if (waiting == Waiting::no && !oldest.copy->arrived()) break;
       std::vector<TensorHandle> tensors = oldest.copy->take();
       arrived.push_back({std::move(oldest.work), std::move(tensors)});
-      under_way_.pop_front();
+      pending_.pop_front();
     }
     return arrived;
   }
 
  private:
-  struct UnderWay {
+  struct PendingCopy {
     Work work;
     std::unique_ptr<HostCopy> copy;
   };
 
   HostCopies copies_;
-  std::deque<UnderWay> under_way_;
+  std::deque<PendingCopy> pending_;
 };
 
 }  // namespace telens

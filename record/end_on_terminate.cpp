@@ -66,7 +66,7 @@ std::string name_of_current_exception() {
       }).detach();
       done->get_future().wait_for(kEndTimeout);
     } catch (...) {
-      // No thread can be started: the file is left like that of a killed process.
+      // No thread can be started: the file stays open, as after a kill.
     }
   }
   if (ends().previous != nullptr) ends().previous();

@@ -1,4 +1,4 @@
-// A file in the context of its run: translates its ids into those of the run's reader.
+// A file in the context of its run: translates its ids into the ids of the run's reader.
 #pragma once
 
 #include <algorithm>

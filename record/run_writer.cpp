@@ -252,7 +252,7 @@ void RunWriter::Impl::finish() {
 }
 
 // A full disk is found before HDF5 starts to write, so the file can still record why it ends.
-// Returns false if the file is left like that of a killed process, readable up to the last flush.
+// Returns false if the file stays open, as after a kill: readable up to the last flush.
 bool RunWriter::Impl::end_as_failed(const std::string& cause) {
   bool ended = true;
   try {

@@ -205,7 +205,8 @@ void SegmentSeries::recover_from_failure(Batch rest, RowCounts before, const std
                       std::filesystem::path(current_->path()).filename().string()));
 }
 
-// Closes the file as it is. Removes the rows from the batch that the file has beyond `before`.
+// Closes the file without finishing it. Removes from the batch the rows that the file gained since
+// `before`.
 void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
   current_->abandon();
   const std::uint64_t rows = rest.recorded();

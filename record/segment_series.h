@@ -34,8 +34,8 @@ class SegmentSeries {
   void write(const Batch& batch);  // on disk on return
   // Ends the current file. Must be the last call.
   void finish(End end, const std::string& reason);
-  // Like finish(), but for a full disk, in two steps: the number of lost rows is not known before
-  // the end of the run.
+  // Like finish(), after a full disk. In two steps, because the number of lost rows is only known
+  // at the end of the run.
   void end_as_failed(const std::string& reason);
   void close(std::uint64_t rows_lost, std::int64_t first_iteration_lost);
 

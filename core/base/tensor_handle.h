@@ -19,7 +19,7 @@
 
 namespace telens {
 
-// The numbers are those of c10::ScalarType, and a handle may have one that is not listed here.
+// The values of c10::ScalarType. A handle may have a value that is not listed here.
 enum class DType : std::int8_t {
   uint8 = 0,
   int8 = 1,
@@ -38,7 +38,7 @@ TELENS_EXPORT std::string get_name(DType dtype);
 // Returns true for integers, and false for boolean.
 constexpr bool is_integer(DType dtype) { return dtype <= DType::int64; }
 
-// The numbers of `type` are those of c10::DeviceType.
+// `type` has the values of c10::DeviceType.
 struct DeviceId {
   static constexpr std::int8_t kCpu = 0;
   static constexpr std::int8_t kCuda = 1;

@@ -77,11 +77,11 @@ class DumpWriter {
   void finish();
 
  private:
-  struct OnItsWay {
+  struct CopiedDump {
     Place place;
     PendingDump dump;
   };
-  using Arrived = Arrivals<OnItsWay>::Arrived;
+  using Arrived = Arrivals<CopiedDump>::Arrived;
 
   static void write(std::vector<Arrived>& dumps);
   // Require the lock.
@@ -90,7 +90,7 @@ class DumpWriter {
 
   const std::size_t most_bytes_;
   std::mutex mutex_;  // guards the members below
-  Arrivals<OnItsWay> arrivals_;
+  Arrivals<CopiedDump> arrivals_;
   std::size_t bytes_ = 0;         // not written yet
   std::vector<Arrived> arrived_;  // copies that wait for the writer thread
   std::size_t bytes_of_writing_ = 0;

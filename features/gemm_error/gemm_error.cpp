@@ -176,7 +176,8 @@ std::int64_t summed_over(const ObservedGemm& call) {
   return call.gemm == Gemm::wgrad ? sizes[0] : sizes.back();
 }
 
-// Returns why the output is not computed from the two sides; "" if it is.
+// Returns the reason why the output cannot be compared with the product of the two sides; "" if it
+// can.
 std::string_view reason_against(const ObservedGemm& call, const Side& rows, const Side& columns) {
   if (!rows.values.defined() || !columns.values.defined()) {
     return "it sums over rows of all ranks, and the rows of other ranks are only known after their "

@@ -86,7 +86,7 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
   BaseLogTensorStats(const config::FeatureEntry& entry, FeatureServices& services)
       : entry_(entry), services_(services) {
     for (const config::Selection& selection : entry.selections) {
-      asked_.emplace_back(selection.options_as<StatisticsOptions>());
+      requested_.emplace_back(selection.options_as<StatisticsOptions>());
     }
   }
 
@@ -96,19 +96,20 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
     const config::Selection* selection = entry_.find(std::nullopt, tensor_name);
     if (selection == nullptr || !selection->schedule.due(at.iteration, thinning_factor()))
       return {};
-    const Asked& asked = asked_[static_cast<std::size_t>(selection - entry_.selections.data())];
+    const RequestedStatistics& requested =
+        requested_[static_cast<std::size_t>(selection - entry_.selections.data())];
     const auto values = services_.statistics().evaluate(
-        asked.request, {at.iteration, tensor_name, at.layer_name}, tensor, group);
+        requested.request, {at.iteration, tensor_name, at.layer_name}, tensor, group);
     std::vector<NamedValue> result;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (values[i]) result.push_back({asked.names[i], *values[i]});
+      if (values[i]) result.push_back({requested.names[i], *values[i]});
     }
     return result;
   }
 
  private:
-  struct Asked {
-    explicit Asked(const StatisticsOptions& options)
+  struct RequestedStatistics {
+    explicit RequestedStatistics(const StatisticsOptions& options)
         : request(options.statistics, /*for_loggers=*/true) {
       for (const StatisticName& name : options.statistics) {
         names.push_back(format_statistic_name(name));
@@ -121,7 +122,7 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
 
   const config::FeatureEntry& entry_;
   FeatureServices& services_;
-  std::vector<Asked> asked_;  // one per selection of the entry
+  std::vector<RequestedStatistics> requested_;  // one per selection of the entry
 };
 
 }  // namespace

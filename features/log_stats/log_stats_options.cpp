@@ -151,7 +151,7 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
   }
   std::optional<StatisticName> name = parse_statistic_name(text, plugin);
   if (!name) {
-    std::vector<std::string> known;  // empty if the list of errors is full
+    std::vector<std::string> known;  // empty if the error list is full
     std::vector<std::string> taken;
     if (errors.has_room()) {
       known = names_to_suggest(rules, plugin);

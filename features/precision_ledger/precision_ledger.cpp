@@ -196,7 +196,7 @@ class PrecisionLedger final : public ScheduledObserver {
                     std::span<const Alteration> alterations) override;
   void observe_attention(const FeatureCall& at, const ObservedAttention& call) override;
   bool looks_at_attention() const override { return true; }
-  // The capture decides which precision a GEMM runs in.
+  // The capture of a CUDA graph fixes the precision in which a GEMM runs.
   bool can_be_captured() const override { return true; }
   void note_foreign_layer(std::string_view layer_name, std::string_view kind) override;
   void step(std::int64_t iteration) override;
@@ -247,7 +247,7 @@ class PrecisionLedger final : public ScheduledObserver {
   // A linear layer of another library.
   struct ForeignLayer {
     std::string kind;
-    bool told = false;
+    bool warned = false;
   };
 
   void add_row(std::int64_t iteration, std::string_view layer, std::string_view gemm,
@@ -399,8 +399,8 @@ void PrecisionLedger::judge(const FeatureCall& at, Gemm gemm, const Entry& entry
 void PrecisionLedger::stop_where_violated() {
   std::string list;
   std::size_t count = 0;
-  for (auto& [text, told] : violations_) {
-    if (std::exchange(told, true)) continue;
+  for (auto& [text, reported] : violations_) {
+    if (std::exchange(reported, true)) continue;
     list += "\n  " + text;
     ++count;
   }
@@ -431,7 +431,7 @@ void PrecisionLedger::warn_of_foreign_layers() {
   std::string_view advice;
   std::size_t count = 0;
   for (auto& [name, layer] : foreign_) {
-    if (std::exchange(layer.told, true)) continue;
+    if (std::exchange(layer.warned, true)) continue;
     if (++count > 1) continue;
     first = name;
     advice = advice_for(layer.kind);

@@ -62,7 +62,7 @@ class OperandSamples {
     std::shared_ptr<const StreamEvent> written;
     std::int64_t left_out = 0;  // samples that did not fit
   };
-  // Returns everything that is kept, and leaves nothing.
+  // Returns and removes all samples.
   Kept take();
 
  private:

@@ -166,8 +166,8 @@ std::string qualified_name(const FeatureDescription& description);
 std::string describe_attached(const FeatureDescription& description);
 
 // Names of tensors for FeatureDescription::tensors. all_tensor_names: the tensors of a linear
-// layer. with_attention adds those of an attention; `scores`: also the scores, which are never a
-// tensor.
+// layer. with_attention adds the tensors of an attention and, if `scores`, the scores, which are
+// never a tensor.
 std::vector<std::string> all_tensor_names();
 std::vector<std::string> with_attention(std::vector<std::string> names, bool scores);
 std::vector<std::string> gemm_input_names();

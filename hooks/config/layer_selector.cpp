@@ -50,13 +50,13 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-// `mend`: the fix for an empty string, for the message.
-std::vector<LocatedName> parse_names(const Value& value, std::string_view key,
-                                     std::string_view mend, ErrorList& errors) {
+// `fix`: what to write instead of an empty string, for the message.
+std::vector<LocatedName> parse_names(const Value& value, std::string_view key, std::string_view fix,
+                                     ErrorList& errors) {
   std::vector<LocatedName> names;
   for (const Value& item : as_list(value)) {
     if (item.is_string() && item.as_string().empty()) {
-      errors.add(item.location(), "'{}' holds an empty string, which names no layer{}", key, mend);
+      errors.add(item.location(), "'{}' holds an empty string, which names no layer{}", key, fix);
     } else if (item.is_string()) {
       names.push_back({item.as_string(), item.location()});
     } else {

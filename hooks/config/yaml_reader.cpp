@@ -264,7 +264,8 @@ class Builder : public YAML::EventHandler {
 
   void take(Value value, TreeSize size, YAML::anchor_t anchor, const YAML::Mark& mark) {
     if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, size};
-    // Merged entries lose the level of their own mapping, and that of a list of mappings.
+    // Merged entries lose the level of their mapping and, if present, the level of a list of
+    // mappings.
     const bool merges = !open_.empty() && open_.back().is_map && open_.back().merges;
     const std::size_t lost = merges ? (value.is_list() ? 2 : 1) : 0;
     const std::size_t levels = size.levels - std::min(size.levels, lost);

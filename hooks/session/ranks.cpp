@@ -378,7 +378,7 @@ void RankChecks::run(std::int64_t iteration) {
       at[rank] += size + 1;
     }
     isolation_.observe(*instance, {}, "compare",
-                       [&, told = checker] { told->compare(iteration, parts); });
+                       [&, used = checker] { used->compare(iteration, parts); });
   }
 }
 

@@ -57,7 +57,7 @@ double max_blockwise_dynamic_range(const BlockRanges& ranges) {
   return ranges.blocks == 0 || ranges.nan_blocks > 0 ? kNan : std::log2(ranges.max_ratio);
 }
 
-// A value of a scale; nullopt if no read found one.
+// Returns the value of a scale statistic; nullopt if no read had a scale.
 std::optional<double> known(std::int64_t count, double value) {
   return count > 0 ? std::optional(value) : std::nullopt;
 }

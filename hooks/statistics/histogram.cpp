@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/formats/convert.h"
@@ -15,18 +16,10 @@ namespace telens {
 
 namespace {
 
-struct BinsName {
-  HistogramBins bins;
-  std::string_view prefix;
-};
-constexpr std::array<BinsName, 2> kBins{
+constexpr std::array<std::pair<HistogramBins, std::string_view>, 2> kBins{
     {{HistogramBins::exponent, "exponent_histogram_"}, {HistogramBins::codes, "code_histogram_"}}};
 
-struct FormatName {
-  FormatId format;
-  std::string_view suffix;
-};
-constexpr std::array<FormatName, 3> kFormats{
+constexpr std::array<std::pair<FormatId, std::string_view>, 3> kFormats{
     {{FormatId::bf16, "bf16"}, {FormatId::fp16, "fp16"}, {FormatId::fp32, "fp32"}}};
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Names of histograms, and statistics of a tensor computed from a histogram of its values after the
-// run. A histogram over all codes loses only the order of the elements: counters equal those of one
-// read of the tensor, and sums are correctly rounded. An exponent histogram gives bounds. No
-// LibTorch.
+// run. A histogram over all codes loses only the order of the elements: counters are equal to the
+// counters of one read of the tensor, and sums are correctly rounded. An exponent histogram gives
+// bounds. No LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ class Parameter:
         return f"  {self.name} ({_TYPE_NAMES[self.type]}, {default})\n      {self.doc}".rstrip()
 
     def fits(self, value: Any) -> bool:
-        """Returns whether the value has the type, or is None if that is the default."""
+        """Returns whether the value has the type, or is None and None is the default."""
         if value is None:
             return self.default is None
         if isinstance(value, bool) or self.type is bool:

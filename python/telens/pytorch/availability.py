@@ -112,7 +112,7 @@ def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[
 
 
 def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether BF16 runs here, as ``is_fp8_available``."""
+    """Returns whether BF16 is supported, like ``is_fp8_available``."""
     return _answer(_support("BF16", _AMPERE), return_reason)
 
 

@@ -230,7 +230,7 @@ def _warn_of_states_left_behind(model: torch.nn.Module) -> None:
         )
 
 
-# The multiple that both dimensions of a weight have to be of, for every recipe but MXFP8.
+# Both dimensions of a weight must be a multiple of this, except under MXFP8.
 MULTIPLE = 16
 
 

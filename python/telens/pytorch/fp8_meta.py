@@ -198,10 +198,10 @@ def _may_write(func: Any, kwargs: Mapping[str, Any]) -> bool:
     schema = getattr(func, "_schema", None)
     if schema is not None and schema.is_mutable:
         return True
-    told = kwargs.get("out") is not None or kwargs.get("inplace", False)
+    is_requested = kwargs.get("out") is not None or kwargs.get("inplace", False)
     # "add_.Tensor" is an overload's name.
     name = getattr(func, "__name__", "").partition(".")[0]
-    return bool(told) or _IN_PLACE.fullmatch(name) is not None
+    return bool(is_requested) or _IN_PLACE.fullmatch(name) is not None
 
 
 def _origins_in(arguments: Any) -> Iterator[_Origin]:

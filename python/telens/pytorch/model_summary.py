@@ -32,7 +32,7 @@ class SummaryRow(NamedTuple):
     """A layer with a GEMM."""
 
     layer: str
-    """Its name in the model; of a module with several GEMMs, the name of the weight behind it."""
+    """Its name in the model. With several GEMMs, the name of the weight follows."""
     kind: str
     """The class."""
     in_features: int | None

@@ -1,8 +1,8 @@
 """Reads Transformer Engine's quantized tensors and quantizers, by the names of their attributes.
 
 No import of transformer_engine: a tensor is recognized by the attributes that hold its codes, so
-the tensor classes and the storage classes of every version are read alike. Layouts are those of
-Transformer Engine 2.4 to 2.20 (transformer_engine/pytorch/tensor):
+tensor classes and storage classes of every version are supported. The layouts in Transformer Engine
+2.4 to 2.20 (transformer_engine/pytorch/tensor):
 
 ==================  =====================================  =====================================
 class               rowwise codes; scales                  columnwise codes; scales

@@ -114,7 +114,7 @@ class Runner:
         make_others = getattr(self.module, "backward_dw", self._make_waiting)
 
         def backward_dw() -> None:
-            # A backward in the other mode was the module's own.
+            # The last backward ran in the mode that was not captured, in the module itself.
             if not self.pending_wgrads.is_any() and self.wgrads.wait():
                 make_others()
             else:

@@ -140,9 +140,9 @@ class _Losses(torch.autograd.Function):
         here = counts & (column >= 0) & (column < columns)
         column = column.clamp(0, columns - 1)
 
-        # The largest logit in each row and the target's logit; then sums over the vocabulary. They
-        # are followed by the largest and the smallest part of it, and the last rank that rejects
-        # its targets.
+        # Two rows to reduce: the largest logit of each token, and the target's logit. Two columns
+        # follow: the largest and the smallest part of the vocabulary (negated), and the last rank
+        # that rejects its targets.
         count = logits.size(0)
         largest = logits.new_empty((2, count + 2), dtype=dtype)
         largest[0, :count] = logits.amax(1)
