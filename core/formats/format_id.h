@@ -18,7 +18,7 @@ struct FormatRow {
 };
 
 // In the order of FormatId.
-inline constexpr std::array kFormats{
+inline constexpr std::array kFormatRows{
     FormatRow{FormatId::e4m3, "E4M3", 8},  FormatRow{FormatId::e5m2, "E5M2", 8},
     FormatRow{FormatId::e2m1, "E2M1", 4},  FormatRow{FormatId::e8m0, "E8M0", 8},
     FormatRow{FormatId::bf16, "BF16", 16}, FormatRow{FormatId::fp16, "FP16", 16},
@@ -26,16 +26,16 @@ inline constexpr std::array kFormats{
     FormatRow{FormatId::e2m3, "E2M3", 6}};
 
 constexpr const FormatRow& format_row(FormatId format) {
-  return kFormats[static_cast<std::size_t>(format)];
+  return kFormatRows[static_cast<std::size_t>(format)];
 }
 constexpr std::string_view get_name(FormatId format) {
-  const bool known = static_cast<std::size_t>(format) < kFormats.size();
+  const bool known = static_cast<std::size_t>(format) < kFormatRows.size();
   return known ? format_row(format).name : "unknown";
 }
 
 static_assert([] {
-  for (std::size_t i = 0; i < kFormats.size(); ++i) {
-    if (kFormats[i].id != static_cast<FormatId>(i)) return false;
+  for (std::size_t i = 0; i < kFormatRows.size(); ++i) {
+    if (kFormatRows[i].id != static_cast<FormatId>(i)) return false;
   }
   return true;
 }());

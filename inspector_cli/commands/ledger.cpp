@@ -167,7 +167,7 @@ std::string describe_kernel(const std::string& kernel, const std::string& ran) {
   const auto at = kernel.find(kEmulated);
   if (at == std::string::npos) return kernel;
   int bits = 8;  // of the narrowest element format in `ran`
-  for (const FormatRow& format : kFormats) {
+  for (const FormatRow& format : kFormatRows) {
     if (ran.find(format.name) != std::string::npos) bits = std::min(bits, format.bits);
   }
   return fmt::format("FP{}, emulated on this CPU{}", bits, kernel.substr(at + kEmulated.size()));
