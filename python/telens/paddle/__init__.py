@@ -4,8 +4,10 @@ The names, arguments and defaults of Transformer Engine's package for Paddle, on
 as ``telens.pytorch``. ``telens.debug`` observes these layers like the layers of ``telens.pytorch``.
 """
 
+from telens._load import require_core
 from telens.paddle._version import check_paddle
 
+require_core(__name__)
 check_paddle()
 
 from telens.paddle.dot_product_attention import DotProductAttention  # noqa: E402

@@ -7,6 +7,10 @@ telens modules (``install``); an installed package of that name is neither chang
 ``--config`` a debug session observes the script's layers.
 """
 
-from telens.run_as_te.names import install
+from telens._load import require_core
+
+require_core(__name__)
+
+from telens.run_as_te.names import install  # noqa: E402
 
 __all__ = ["install"]
