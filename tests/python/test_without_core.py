@@ -91,7 +91,7 @@ print(records["value"].tolist(), len(run.losses))
 
 def test_watched_training_is_recorded_and_diagnosed(tmp_path):
     first, *_ = output(tmp_path, WATCHED).splitlines()
-    assert first == "[0.0, 0.0, 0.0, 0.0, 1.0, 128.0] 6"
+    assert first == "[0.0, 0.0, 0.0, 0.0, 1.0, 16.0] 6"
     done = subprocess.run(
         [COMMAND, "diagnose", "logs"], capture_output=True, text=True, cwd=tmp_path
     )
