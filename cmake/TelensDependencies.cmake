@@ -27,5 +27,5 @@ endmacro()
 # What a program that links libtelens.so sees.
 macro(telens_find_torch_dependencies)
   find_package(fmt REQUIRED)
-  find_package(LibTorch 2.8 REQUIRED)  # pyproject.toml says it too
+  find_package(LibTorch 2.10 REQUIRED)  # pyproject.toml says it too
 endmacro()
