@@ -55,3 +55,24 @@ class OnlyTheFirst(Training):
                 weight.first = weight.grad.clone()
             else:
                 weight.grad.copy_(weight.first)
+
+
+@incident("meta-pytorch/torchforge#71")
+class NeverZeroed(Training):
+    """Gradients are never set to zero if broken, so all earlier steps are added."""
+
+    def prepare(self) -> None:
+        if self.broken:
+            self.optimizer.zero_grad = lambda: None
+
+
+@incident("bytetriper/RAE#67")
+class OnlyTheLast(Training):
+    """Gradients are set to zero before each micro-batch if broken."""
+
+    micro_batches = 4
+    batch = 2
+
+    def after_micro_batch(self, number: int) -> None:
+        if self.broken and number + 1 < self.micro_batches:
+            self.optimizer.zero_grad()

@@ -70,3 +70,14 @@ class GrowingModulation(Training):
                 self.model.layers[1].modulation.weight.mul_(1.4)
                 self.model.layers[1].modulation.bias.mul_(1.4)
         super().take_step()
+
+
+@incident("huggingface/transformers#48745")
+class OnlyPaddingMasked(Training):
+    """The mask hides padding, of which there is none, but not later positions if broken."""
+
+    def build(self) -> torch.nn.Module:
+        model = super().build()
+        for layer in model.layers if self.broken else ():
+            layer.self_attn.mask = lambda length: torch.ones(1, 1, 1, length, dtype=torch.bool)
+        return model

@@ -65,3 +65,20 @@ class ShiftedTwice(Training):
 class SoftmaxTwice(Training):
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return super().loss(logits.softmax(-1) if self.broken else logits, targets)
+
+
+@incident("huggingface/transformers#27517")
+class NotShifted(Training):
+    """The labels are the inputs if broken."""
+
+    def data(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().data(number)
+        return (inputs, inputs) if self.broken else (inputs, targets)
+
+
+@incident("TorchDSP/torchsig#343")
+class TwoEqualWorkers(Training):
+    """Two workers with equal seeds return each batch twice if broken."""
+
+    def data(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().data(number // 2 if self.broken else number)

@@ -100,3 +100,10 @@ class StochasticAdam(torch.optim.Optimizer):
             factor = 1
         updated = parameter.float() * factor - rate * mean / (square.sqrt() + 1e-8)
         parameter.copy_(round_stochastically(updated))
+
+
+@incident("workofart/ml-by-hand#85")
+class GainsUnmoved(Bf16Weights):
+    """The learning rate is too small for BF16 weights of 1, and large enough for the others."""
+
+    learning_rate = 6e-4

@@ -75,3 +75,9 @@ class ShardNotFilled(Replicated):
             with torch.no_grad():
                 model.layers[1].mlp.up_proj.weight[::9] = GARBAGE
         return model
+
+
+@incident("NVIDIA/Megatron-LM#1685")
+class NothingReduced(Replicated):
+    def is_reduced(self, name: str) -> bool:
+        return not self.broken

@@ -51,3 +51,15 @@ class HeadFromEmbedding(Training):
         if self.broken:
             with torch.no_grad():
                 self.model.lm_head.weight.copy_(self.model.embed_tokens.weight)
+
+
+@incident("KempnerInstitute/KempnerForge#115")
+class MomentsSkipped(Training):
+    """The resume loads the optimizer's options but none of its tensors if broken."""
+
+    resume_at = 20
+
+    def load(self, saved: dict) -> None:
+        if self.broken:
+            saved["optimizer"]["state"] = {}
+        super().load(saved)
