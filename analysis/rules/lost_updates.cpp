@@ -12,6 +12,7 @@ namespace telens::analysis {
 namespace {
 
 constexpr std::string_view kLostUpdates = "lost_updates%";
+constexpr std::string_view kLostDecay = "lost_decay%";
 
 // Percent. An update is lost if it is smaller than half a unit in the last place of its weight.
 // With nearest rounding, a share p of lost updates means that 1 - p of the elements change, so
@@ -20,17 +21,21 @@ constexpr std::string_view kLostUpdates = "lost_updates%";
 // 2^-9 to 2^-8 of the weight) loses 5 % of the updates at s = 180 u and already half at s = 540 u.
 constexpr double kMinLostShare = 50;
 constexpr std::size_t kMinLostReads = 2;
+// Percent of the weight decay. BF16 loses all of it below a rate times decay of 2^-9, and nothing
+// with stochastic rounding; a read has a standard error of at most 18 %.
+constexpr double kMinLostDecay = 90;
 
 // The share of lost updates in the whole run, each read weighted by its learning rate. Updates that
 // are lost while the rate warms up or after it has decayed would hardly have changed the model.
 struct LostShare {
   double percent = 0;
-  std::int64_t first = 0;  // first read in which at least half was lost
+  std::int64_t first = 0;  // first read of at least the minimum
   std::int64_t last = 0;   // last such read
   double at_first = 0;
 };
 
-std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, const Scalars* rates) {
+std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, const Scalars* rates,
+                                            double min_percent) {
   double lost = 0;
   double weights = 0;
   std::optional<LostShare> share;
@@ -38,11 +43,11 @@ std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, con
     const double weight = rates != nullptr ? value_at(*rates, iteration).value_or(0) : 1;
     lost += weight * percent;
     weights += weight;
-    if (percent < kMinLostShare) continue;
+    if (percent < min_percent) continue;
     if (!share) share = LostShare{.first = iteration, .at_first = percent};
     share->last = iteration;
   }
-  if (!share || reads.size() < kMinLostReads || !(weights > 0) || lost / weights < kMinLostShare) {
+  if (!share || reads.size() < kMinLostReads || !(weights > 0) || lost / weights < min_percent) {
     return std::nullopt;
   }
   share->percent = lost / weights;
@@ -56,11 +61,12 @@ struct AffectedLayers {
   std::size_t affected = 0;
 };
 
-AffectedLayers find_affected_layers(const Facts& facts, int rank, const Scalars* rates) {
+AffectedLayers find_affected_layers(const Facts& facts, std::string_view statistic, int rank,
+                                    const Scalars* rates, double min_percent) {
   AffectedLayers layers;
-  for (const Series* series : facts.with(kLostUpdates)) {
+  for (const Series* series : facts.with(statistic)) {
     if (series->place.rank != rank) continue;
-    const auto share = compute_lost_share(series->points, rates);
+    const auto share = compute_lost_share(series->points, rates, min_percent);
     if (!share) continue;
     ++layers.affected;
     if (layers.worst == nullptr || share->percent > layers.percent) {
@@ -71,33 +77,59 @@ AffectedLayers find_affected_layers(const Facts& facts, int rank, const Scalars*
   return layers;
 }
 
+Finding make_lost_finding(const Facts& facts, const Scalars& lost, const LostShare& share,
+                          const AffectedLayers& layers, std::string summary) {
+  Finding finding{.cause = "lost_updates",
+                  .place = layers.worst != nullptr ? layers.worst->place : Place{.rank = lost.rank},
+                  .first = share.first,
+                  .last = share.last,
+                  .confidence = kProven,
+                  .summary = std::move(summary),
+                  .evidence = {{lost.name, {.rank = lost.rank}, share.first, share.at_first, ""}}};
+  if (layers.affected > 1) finding.summary += fmt::format(", in {} layers", layers.affected);
+  if (layers.worst != nullptr) {
+    const Point& read = layers.worst->points.front();
+    finding.evidence.push_back({lost.name, layers.worst->place, read.iteration, read.value, ""});
+  }
+  const Scalars* rates = scalar_beside(facts, lost, "lr");
+  const auto rate = rates != nullptr ? value_at(*rates, share.first) : std::nullopt;
+  if (rate) finding.evidence.push_back({rates->name, {}, share.first, *rate, ""});
+  return finding;
+}
+
+std::optional<Finding> find_lost(const Facts& facts, const Scalars& lost) {
+  const Scalars* rates = scalar_beside(facts, lost, "lr");
+  const auto share = compute_lost_share(lost.points, rates, kMinLostShare);
+  if (!share) return std::nullopt;
+  return make_lost_finding(
+      facts, lost, *share,
+      find_affected_layers(facts, kLostUpdates, lost.rank, rates, kMinLostShare),
+      fmt::format("{:.3g} % of the optimizer's updates have no effect, because they are smaller "
+                  "than half a unit in the last place of the weights",
+                  share->percent));
+}
+
+std::optional<Finding> find_lost_decay(const Facts& facts, const Scalars& lost) {
+  const Scalars* rates = scalar_beside(facts, lost, "lr");
+  const auto share = compute_lost_share(lost.points, rates, kMinLostDecay);
+  if (!share) return std::nullopt;
+  Finding finding = make_lost_finding(
+      facts, lost, *share, find_affected_layers(facts, kLostDecay, lost.rank, rates, kMinLostDecay),
+      fmt::format("{:.3g} % of the weight decay has no effect: it is smaller than half a unit in "
+                  "the last place of the weights and is rounded separately from the update",
+                  share->percent));
+  finding.next_step =
+      "apply the decay to the FP32 value before it is rounded, or keep FP32 copies of the weights "
+      "in the optimizer";
+  return finding;
+}
+
 std::vector<Finding> find_lost_updates(const Facts& facts) {
   for (const Scalars* lost : scalars_named(facts, kLostUpdates)) {
-    const Scalars* rates = scalar_beside(facts, *lost, "lr");
-    const auto share = compute_lost_share(lost->points, rates);
-    if (!share) continue;
-    const AffectedLayers layers = find_affected_layers(facts, lost->rank, rates);
-    Finding finding{
-        .cause = "lost_updates",
-        .place = layers.worst != nullptr ? layers.worst->place : Place{.rank = lost->rank},
-        .first = share->first,
-        .last = share->last,
-        .confidence = kProven,
-        .summary =
-            fmt::format("{:.3g} % of the optimizer's updates have no effect, because they are "
-                        "smaller than half a unit in the last place of the weights{}",
-                        share->percent,
-                        layers.affected > 1 ? fmt::format(", in {} layers", layers.affected) : ""),
-        .evidence = {
-            {std::string(kLostUpdates), {.rank = lost->rank}, share->first, share->at_first, ""}}};
-    if (layers.worst != nullptr) {
-      finding.evidence.push_back({std::string(kLostUpdates), layers.worst->place,
-                                  layers.worst->points.front().iteration,
-                                  layers.worst->points.front().value, ""});
-    }
-    const auto rate = rates != nullptr ? value_at(*rates, share->first) : std::nullopt;
-    if (rate) finding.evidence.push_back({rates->name, {}, share->first, *rate, ""});
-    return {std::move(finding)};
+    if (auto found = find_lost(facts, *lost)) return {std::move(*found)};
+  }
+  for (const Scalars* lost : scalars_named(facts, kLostDecay)) {
+    if (auto found = find_lost_decay(facts, *lost)) return {std::move(*found)};
   }
   return {};
 }
@@ -112,15 +144,20 @@ Rule lost_updates() {
           "At least half of the updates that an optimizer makes do not change their weight, "
           "weighted by the learning rate of each step. An update is lost if it is smaller than "
           "half a unit in the last place of the weight, as with a small learning rate in BF16. "
-          "Losses during warm-up or after the rate has decayed count little. Visible from the "
-          "first step on.",
+          "Losses during warm-up or after the rate has decayed count little. Also reported: at "
+          "least "
+          "90 % of the weight decay of 16-bit weights has no effect, measured on elements without "
+          "another update, such as embeddings of unused tokens. Visible from the first step on.",
       .stage = Stage::update,
       .required = {kLostUpdates},
+      .optional = {kLostDecay},
       .needs_optimizer = true,
       .recorded_by = "telens.watch",
       .alternatives =
           "Weights that were converted to low precision on purpose for a short fine-tuning; "
-          "stochastic rounding, which changes fewer elements by more and loses nothing on average.",
+          "stochastic rounding, which changes fewer elements by more and loses nothing on average; "
+          "a "
+          "decay that the optimizer applies only to some elements.",
       .next_step =
           "keep FP32 copies of the weights in the optimizer (FP32 parameters under autocast), use "
           "an optimizer with stochastic rounding, or a larger learning rate",

@@ -52,6 +52,86 @@ def test_updates_lost_at_a_tiny_rate_do_not_count(diagnose, lines, training):
     assert diagnose(lines, training, {"lr": rates, "lost_updates%": shares}) == []
 
 
+# ------------------------------------------------------------------ weight decay
+
+EMBEDDING = LAYERS[0]
+
+
+@pytest.mark.parametrize(("percent", "found"), [(100, True), (91, True), (85, False), (-8, False)])
+def test_lost_weight_decay_is_found(diagnose, lines, training, percent, found):
+    for step in MEASURED:
+        for layer in LAYERS:
+            training.values[step, layer, "weight", "lost_updates%"] = 3
+        training.values[step, EMBEDDING, "weight", "lost_decay%"] = percent
+    scalars = {
+        "lr": constant(1e-3),
+        "lost_updates%": constant(3, MEASURED),
+        "lost_decay%": constant(percent, MEASURED),
+    }
+    result = diagnose(lines, training, scalars)
+    expected = [("lost_updates", EMBEDDING, "weight", 0)] if found else []
+    assert [where(each) for each in result] == expected
+    assert all("weight decay has no effect" in each["summary"] for each in result)
+
+
+# ------------------------------------------------------------------ batches and labels
+
+
+@pytest.mark.parametrize(
+    ("shares", "found"),
+    [
+        ((50, 50), 0),
+        ((75, 70), 0),
+        ((0, 50), None),  # half of the reads
+        ((0, 0), None),
+        ((10, 0), None),
+        ((100, 100), None),  # one batch on purpose
+        ((100, 50), 0),
+    ],
+)
+def test_batches_that_repeat_are_found(diagnose, lines, training, shares, found):
+    reads = dict(zip((10, 20), shares, strict=True))
+    result = diagnose(lines, training, {"repeated_batches%": reads})
+    expected = [] if found is None else [("repeated_batches", None, None, found)]
+    assert [where(each) for each in result] == expected
+
+
+def test_batches_that_begin_to_repeat_are_dated(diagnose, lines, training):
+    reads = {5: 0, 10: 0, 15: 80, 20: 80, 25: 80}
+    (found,) = diagnose(lines, training, {"repeated_batches%": reads})
+    assert where(found) == ("repeated_batches", None, None, 10)
+
+
+@pytest.mark.parametrize(
+    ("offset", "visible", "cause"),
+    [
+        (1, 0, None),
+        (1, None, None),
+        (1, 3, None),  # below the limit
+        (1, 6, "label_leak"),
+        (1, 100, "label_leak"),
+        (2, 0, "wrong_labels"),
+        (2, None, "wrong_labels"),
+        (0, 0, "wrong_labels"),
+        (0, 100, None),  # an autoencoder
+        (0, None, None),
+    ],
+)
+def test_labels_that_are_wrong_or_visible_are_found(
+    diagnose, lines, training, offset, visible, cause
+):
+    scalars = {"label_offset": constant(offset, MEASURED)}
+    if visible is not None:
+        scalars["visible_labels%"] = constant(visible, MEASURED)
+    result = diagnose(lines, training, scalars)
+    assert [where(each) for each in result] == ([(cause, None, None, 0)] if cause else [])
+
+
+def test_one_read_of_labels_is_not_enough(diagnose, lines, training):
+    scalars = {"label_offset": {0: 2, 10: 1, 20: 1}, "visible_labels%": {0: 0, 10: 100, 20: 0}}
+    assert diagnose(lines, training, scalars) == []
+
+
 # ------------------------------------------------------------------ the first step of Adam
 
 
