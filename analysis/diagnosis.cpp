@@ -89,12 +89,12 @@ bool is_known_origin(const Finding& origin, const Finding& other) {
   return std::ranges::find(causes, origin.cause) != causes.end();
 }
 
-// Returns true if the other finding is NaN or Inf and the origin is small values or untrained
-// weights, which do not produce them.
+// Returns true if the other finding is NaN or Inf and the origin is small values, untrained weights
+// or wrong data, which do not produce them.
 bool cannot_explain(const Finding& origin, const Finding& other) {
-  constexpr std::array<std::string_view, 6> kHarmless{"vanishing_gradients", "underflow",
-                                                      "lost_updates",        "frozen_weight",
-                                                      "detached_layer",      "gradient_noise"};
+  constexpr std::array<std::string_view, 9> kHarmless{
+      "vanishing_gradients", "underflow",    "lost_updates", "frozen_weight",   "detached_layer",
+      "gradient_noise",      "wrong_labels", "label_leak",   "repeated_batches"};
   return other.cause == "nonfinite" &&
          std::ranges::find(kHarmless, origin.cause) != kHarmless.end();
 }

@@ -184,9 +184,13 @@ class Restarts(Training):
 
 
 class Bf16LargeRate(Training):
-    """BF16 weights with a learning rate that is large enough not to lose updates."""
+    """BF16 weights with a learning rate that is large enough not to lose updates.
+
+    AdamW would lose a decay of 0.1: 1e-2 * 0.1 is below 2**-9, half a unit in the last place.
+    """
 
     learning_rate = 1e-2
+    weight_decay = 0.0
 
     def build(self) -> torch.nn.Module:
         return super().build().to(torch.bfloat16)

@@ -249,3 +249,64 @@ def test_numbers_of_several_optimizers_are_combined(tmp_path):
     assert scalars(tmp_path, "lost_updates%") == {0: 50}
     assert scalars(tmp_path, "lr") == {0: 2.0**-10}
     assert scalars(tmp_path, "update_to_weight") == pytest.approx({0: 0.25 / 2**0.5})
+
+
+# ------------------------------------------------------------------ weight decay
+
+
+class Rows(nn.Module):
+    """An embedding of which most rows are never used."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.rows = nn.Embedding(512, 16, dtype=dtype)
+
+    def forward(self, ids):
+        return self.rows(ids)
+
+
+class Compensated(torch.optim.Optimizer):
+    """Keeps what rounding loses in a tensor for each parameter."""
+
+    def __init__(self, parameters, lr, weight_decay):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                lost = self.state[parameter].setdefault("lost", torch.zeros_like(parameter))
+                lost.sub_(parameter * (group["lr"] * group["weight_decay"]))
+
+
+def measure_decay(folder, dtype, lr, optimizer_class=torch.optim.AdamW, decay=0.1):
+    torch.manual_seed(0)
+    model = Rows(dtype)
+    optimizer = optimizer_class(model.parameters(), lr=lr, weight_decay=decay)
+    with telens.watch(model, AMAX, folder, every=1):
+        for _ in range(2):
+            model(torch.arange(8)).float().square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return scalars(folder, "lost_decay%")
+
+
+def test_decay_below_half_a_unit_of_bf16_is_lost(tmp_path):
+    assert measure_decay(tmp_path, torch.bfloat16, 1e-2) == {0: 100, 1: 100}
+
+
+def test_decay_of_several_units_is_not_lost(tmp_path):
+    assert [*measure_decay(tmp_path, torch.bfloat16, 0.5).values()] == pytest.approx([0, 0], abs=5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lr", "optimizer", "decay"),
+    [
+        (torch.float32, 1e-2, torch.optim.AdamW, 0.1),
+        (torch.bfloat16, 1e-2, torch.optim.AdamW, 0.0),
+        (torch.bfloat16, 1e-5, torch.optim.AdamW, 0.1),  # fewer than 30 changes are due
+        (torch.bfloat16, 1e-2, Compensated, 0.1),
+    ],
+)
+def test_decay_is_not_measured_without_need(tmp_path, dtype, lr, optimizer, decay):
+    assert measure_decay(tmp_path, dtype, lr, optimizer, decay) == {}

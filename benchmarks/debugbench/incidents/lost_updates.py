@@ -71,7 +71,7 @@ class DecayBeforeRounding(Training):
 
 class StochasticAdam(torch.optim.Optimizer):
     def __init__(self, parameters, lr: float, decay: float, decay_in_bf16: bool) -> None:
-        super().__init__(parameters, {"lr": lr})
+        super().__init__(parameters, {"lr": lr, "weight_decay": decay})
         self.decay = decay
         self.decay_in_bf16 = decay_in_bf16
 

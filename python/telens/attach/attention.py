@@ -15,7 +15,14 @@ import torch
 from telens.attach.edges import computed_first, input_edges, newest_node, on_gradient
 from telens.attach.layers import Layer, local_part
 
-__all__ = ["AttentionFunction", "calling_module", "show_attention", "watch_attention_backward"]
+__all__ = [
+    "AttentionFunction",
+    "calling_module",
+    "is_causal_bias",
+    "replace_function",
+    "show_attention",
+    "watch_attention_backward",
+]
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
@@ -33,13 +40,14 @@ def calling_module(covered: Callable[[torch.nn.Module], bool]) -> torch.nn.Modul
     return None
 
 
-def _is_causal_bias(mask: Any) -> bool:
+def is_causal_bias(mask: Any) -> bool:
+    """Returns True for the causal masks of ``torch.nn.attention.bias``."""
     # Importing the module imports torch._dynamo, which takes seconds.
     module = sys.modules.get("torch.nn.attention.bias")
     return module is not None and isinstance(mask, module.CausalBias)
 
 
-def _replace(function: Any, replacement: Any) -> None:
+def replace_function(function: Any, replacement: Any) -> None:
     """Replaces a function in ``torch.nn.functional`` and in modules that have imported it."""
     for file, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
@@ -94,7 +102,7 @@ class AttentionFunction:
             # A call with missing arguments ends with torch's own error.
             state = before(arguments) if {*_ARGUMENTS[:3]} <= {*arguments} else None
             bias = arguments.get("attn_mask")
-            if _is_causal_bias(bias):
+            if is_causal_bias(bias):
                 # Calls the function of torch.nn.functional again, without the bias.
                 inside_bias.runs = True
                 try:
@@ -108,12 +116,12 @@ class AttentionFunction:
             return output
 
         self._watched = watched
-        _replace(original, watched)
+        replace_function(original, watched)
 
     def remove(self) -> None:
         self._removed = True  # another library may have kept the replacement
         if self._watched is not None:
-            _replace(self._watched, self._original)
+            replace_function(self._watched, self._original)
 
 
 def show_attention(layer: Layer, arguments: dict[str, Any]) -> None:
@@ -124,7 +132,7 @@ def show_attention(layer: Layer, arguments: dict[str, Any]) -> None:
     if not layer.asks_for("scores") or query.dim() > 4:
         return
     mask = arguments.get("attn_mask")
-    if _is_causal_bias(mask):
+    if is_causal_bias(mask):
         mask = mask._materialize(query.device)
     scale = arguments.get("scale")
     layer.calls.inspect_scores(

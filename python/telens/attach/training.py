@@ -36,6 +36,10 @@ _MANY_BACKWARDS = 1000  # backwards without an end of the iteration that are war
 # 1 % has a standard error of 0.08 %.
 _SAMPLE = 16384
 
+# Changes by a unit in the last place that stochastic rounding should make, so that the decay is
+# measured with a standard error of 18 %.
+_MIN_DECAY_CHANGES = 30
+
 
 def in_backward() -> bool:
     """Returns True while autograd runs a backward on this thread, as in a recomputation."""
@@ -196,6 +200,46 @@ def _update_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> tor
     return _sampled(gradient)
 
 
+# State that stays zero for an element without gradients. Other state, such as a compensation for
+# rounding, may apply the decay later.
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"}
+
+
+def _decay_of(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """Returns by id(parameter) the share of a 16-bit weight that the decay removes in a step.
+
+    Without parameters whose state is unknown.
+    """
+    decays = {}
+    for group in optimizer.param_groups:
+        decay = float(group.get("weight_decay") or 0) * float(group.get("lr") or 0)
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            is_known = all(
+                name in _MOMENTS
+                for name, value in state.items()
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            )
+            if decay > 0 and is_known and parameter.dtype in (torch.bfloat16, torch.float16):
+                decays[id(parameter)] = decay
+    return decays
+
+
+def _measure_decay(
+    before: torch.Tensor, after: torch.Tensor, update: torch.Tensor, decay: float
+) -> torch.Tensor:
+    """Measures the decay of elements with a zero update, which change only by it.
+
+    Returns [sum by which they shrank, sum by which they should have, number of elements that
+    should have changed by a unit in the last place].
+    """
+    idle = (update == 0) & (before != 0)
+    sizes = torch.where(idle, before, 0).float().abs()
+    shrunk = sizes - torch.where(idle, after, 0).float().abs()
+    changes = idle.sum() * (decay / torch.finfo(before.dtype).eps)
+    return torch.stack([shrunk.sum(), decay * sizes.sum(), changes.float()])
+
+
 class OptimizerWatch:
     """Measures the steps of optimizers that train parameters of the model.
 
@@ -203,14 +247,15 @@ class OptimizerWatch:
     of every ``every``-th iteration also ``grad_norm``, ``update_to_weight`` (norm of the update
     over the norm of the weights, on a sample) and ``lost_updates%``, the share of sampled elements
     that the step did not change although their update is not zero, which is how BF16 weights lose
-    small updates. These numbers cover all optimizers of the iteration; ``lr`` is that of the first
-    one. ``grad_norm`` is not recorded if a gradient is sharded, as by FSDP2. A learning rate in a
-    tensor is recorded only in measured steps. The first step of Adam also has ``first_update``, the
-    median change of an element in units of the learning rate, which is 1. The layers' weights have
-    their own ``lost_updates%`` and ``update_rms``; ``accumulated_norm`` and ``accumulated_mean``
-    describe the rank's part of the gradient that the optimizer received for them. ``missing`` is 1
-    for a weight that the optimizer trains and that has no gradient, while other parameters have
-    one.
+    small updates. ``lost_decay%`` is the share of the weight decay of 16-bit weights that had no
+    effect, measured on elements whose update is zero. These numbers cover all optimizers of the
+    iteration; ``lr`` is that of the first one. ``grad_norm`` is not recorded if a gradient is
+    sharded, as by FSDP2. A learning rate in a tensor is recorded only in measured steps. The first
+    step of Adam also has ``first_update``, the median change of an element in units of the learning
+    rate, which is 1. The layers' weights have their own ``lost_updates%``, ``lost_decay%`` and
+    ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the rank's part of the
+    gradient that the optimizer received for them. ``missing`` is 1 for a weight that the optimizer
+    trains and that has no gradient, while other parameters have one.
 
     Parameters
     ----------
@@ -242,6 +287,7 @@ class OptimizerWatch:
         self._norms: list[float] = []  # of the gradients of this iteration
         # Of this iteration: lost and all updates, squares of the update and of the weights.
         self._totals = [0.0] * 4
+        self._decay = [0.0] * 3  # the sums of _measure_decay
         self._stepped = False
         self._is_sharded = False
         self.handles = [
@@ -364,6 +410,9 @@ class OptimizerWatch:
             self.record("lost_updates%", 100 * lost / due)
         if size > 0 and _C.debug.is_initialized():
             self.record("update_to_weight", math.sqrt(change / size))
+        (shrunk, expected, changes), self._decay = self._decay, [0.0] * 3
+        if changes >= _MIN_DECAY_CHANGES and _C.debug.is_initialized():
+            self.record("lost_decay%", 100 * (1 - shrunk / expected))
         self.steps += self._stepped
         self._stepped = self._is_sharded = False
 
@@ -372,6 +421,8 @@ class OptimizerWatch:
         samples, first_steps = self._samples.pop(id(optimizer), ([], set()))
         rows = []
         changes = []
+        decays = _decay_of(optimizer) if samples else {}
+        decayed = []
         for sample in samples:
             update = _update_of(optimizer, sample.parameter)
             if update is None or update.numel() != sample.before.numel():
@@ -383,10 +434,16 @@ class OptimizerWatch:
             size = sample.before.float().square().sum()
             numbers = torch.stack([lost.sum().float(), due.sum().float(), change, size])
             rows.append((sample.parameter, numbers))
+            decay = decays.get(id(sample.parameter))
+            if decay is not None:
+                sums = _measure_decay(sample.before, after, update, decay)
+                decayed.append((sample.parameter, sums))
             if id(sample.parameter) in first_steps:
                 changes.append((after - sample.before).abs()[due].float())
         if rows:
             self._record(rows)
+        if decayed:
+            self._record_decay(decayed)
         rates = {group.get("lr") for group in optimizer.param_groups} if changes else set()
         rate = rates.pop() if len(rates) == 1 else None
         if rate is not None:
@@ -407,6 +464,16 @@ class OptimizerWatch:
                 _C.log_scalar(f"{layer}_weight_lost_updates%", 100 * lost / due, now)
                 _C.log_scalar(f"{layer}_weight_update_rms", math.sqrt(change / elements), now)
         self._totals = [a + b for a, b in zip(self._totals, table.sum(0).tolist(), strict=True)]
+
+    def _record_decay(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        device = rows[0][1].device
+        table = torch.stack([sums.to(device) for _, sums in rows]).double().cpu()
+        now = _C.debug.iteration()
+        for (parameter, _), (shrunk, expected, changes) in zip(rows, table.tolist(), strict=True):
+            layer = self.layer_of.get(id(parameter))
+            if layer is not None and changes >= _MIN_DECAY_CHANGES:
+                _C.log_scalar(f"{layer}_weight_lost_decay%", 100 * (1 - shrunk / expected), now)
+        self._decay = [a + b for a, b in zip(self._decay, table.sum(0).tolist(), strict=True)]
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ from telens.attach.attention import (
     show_attention,
     watch_attention_backward,
 )
+from telens.attach.batches import BatchWatch
 from telens.attach.compiled import (
     ACTIVATION,
     DGRAD,
@@ -90,6 +91,7 @@ class Watch:
         self._entered = False  # a forward was recorded since the iteration began
         self._losses = LossWatch(self._guard)
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
+        self._batches = BatchWatch(self._guard, self._optimizers.is_due)
         self._casts = TorchaoCasts(self._layer_of.get, self._guard)
         self._attention = AttentionFunction(
             self._guard(self._before_attention), self._guard(self._after_attention)
@@ -257,6 +259,7 @@ class Watch:
         self._losses.remove()
         self._optimizers.remove()
         self._attention.remove()
+        self._batches.remove()
         self._casts.remove()
 
     def _guard(self, call: Callable) -> Callable:
@@ -283,6 +286,7 @@ class Watch:
     def _finish(self, loss: float | torch.Tensor | None) -> None:
         self._optimizer_stepped = self._entered = False
         self._guard(record_routing)(self._routers, self._trackers.note)
+        self._guard(self._batches.end_iteration)()
         self._guard(self._optimizers.end_iteration)()
         seen = self._losses.take()
         loss = seen if loss is None else loss
@@ -338,6 +342,7 @@ class Watch:
             return None
         if first:
             show_attention(layer, arguments)
+            self._batches.add_attention(arguments)
         return layer, arguments, first
 
     def _after_attention(self, state: Any, output: torch.Tensor) -> None:
@@ -365,6 +370,9 @@ class Watch:
 
     def _begin_call(self, layer: Layer, module: torch.nn.Module, inputs: Any) -> Call | None:
         first = self._enter(layer, module.training)
+        if first and isinstance(module, torch.nn.Embedding):
+            args, kwargs = inputs
+            self._batches.add_tokens(layer.name, [*args, *kwargs.values()])
         return None if first is None else Call(layer, inputs, first)
 
     def _finish_call(self, layer: Layer, call: Call | None, output: Any) -> None:

@@ -127,6 +127,15 @@ def test_labels_that_are_wrong_or_visible_are_found(
     assert [where(each) for each in result] == ([(cause, None, None, 0)] if cause else [])
 
 
+def test_nan_is_not_a_consequence_of_repeated_batches(diagnose, lines, training):
+    training.values[1, LAYERS[1], "output", "nonfinite"] = 3
+    found = diagnose(lines, training, {"repeated_batches%": {10: 50, 20: 50}})
+    assert {where(each) for each in found} == {
+        ("nonfinite", LAYERS[1], "output", 1),
+        ("repeated_batches", None, None, 0),
+    }
+
+
 def test_one_read_of_labels_is_not_enough(diagnose, lines, training):
     scalars = {"label_offset": {0: 2, 10: 1, 20: 1}, "visible_labels%": {0: 0, 10: 100, 20: 0}}
     assert diagnose(lines, training, scalars) == []
