@@ -101,10 +101,11 @@ MODULES = (
 )
 
 EVERYTHING = (
-    "precompiled formats torch_compat stable_abi ops_layouts ops kernels_cpu collectives block_options "
-    "quantization gemm distributed layer_hooks hook_points modules hooks_config record_rows hooks "
-    "options hooks_session hooks_libtorch hooks_plugins statistics record analysis engine features "
-    "altering_features command_line " + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
+    "precompiled formats torch_compat stable_abi ops_layouts ops kernels_cpu collectives "
+    "block_options quantization gemm distributed layer_hooks hook_points modules hooks_config "
+    "record_rows hooks options hooks_session hooks_libtorch hooks_plugins statistics record "
+    "analysis engine features altering_features command_line "
+    + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
 )
 
 # docs/internals/architecture.md draws this table; design and picture change with it.

@@ -53,7 +53,7 @@ bool allows(const char* variable) {
 // chosen.
 bool is_deterministic(const at::Tensor& query) {
   const at::Context& context = at::globalContext();
-  return query.is_cpu() ||
+  return ops::is_on_host(query) ||
          (context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly());
 }
 
