@@ -12,7 +12,7 @@ from torch.nn import functional
 import telens
 
 AMAX = config(["cur_amax"], ["activation", "query"])
-VOCABULARY, WIDTH, LENGTH, BATCH = 50, 8, 20, 4
+VOCABULARY, WIDTH, LENGTH, BATCH = 50, 8, 20, 8
 
 
 class Decoder(nn.Module):
