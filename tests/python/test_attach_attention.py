@@ -233,3 +233,15 @@ def test_the_function_is_restored_after_stop(tmp_path):
 def test_wrong_arguments_raise_the_error_of_torch(tmp_path):
     with telens.watch(Model(), AMAX, tmp_path), pytest.raises(TypeError, match="key"):
         functional.scaled_dot_product_attention(torch.ones(1, 1))
+
+
+def test_torch_jit_compiles_watched_functions(tmp_path):
+    def attend(query, label):
+        output = nn.functional.scaled_dot_product_attention(query, query, query)
+        return nn.functional.cross_entropy(output.flatten(0, 2), label)
+
+    query, label = torch.randn(1, 2, 4, 8), torch.zeros(8, dtype=torch.long)
+    expected = attend(query, label)
+    with telens.watch(nn.Linear(4, 4), log_dir=tmp_path):
+        assert torch.equal(torch.jit.script(attend)(query, label), expected)
+    assert torch.equal(torch.jit.script(attend)(query, label), expected)

@@ -19,6 +19,7 @@ __all__ = [
     "AttentionFunction",
     "calling_module",
     "is_causal_bias",
+    "keep_scriptable",
     "replace_function",
     "show_attention",
     "watch_attention_backward",
@@ -56,6 +57,15 @@ def replace_function(function: Any, replacement: Any) -> None:
         for name, value in list(names.items()):
             if value is function:
                 names[name] = replacement
+
+
+def keep_scriptable(replacement: Callable, original: Any) -> None:
+    """Lets ``torch.jit.script`` compile code that calls the replacement: it uses the original."""
+    builtin = torch.jit._builtins._find_builtin(original)
+    if builtin:
+        torch.jit._builtins._register_builtin(replacement, builtin)
+    else:
+        replacement.__prepare_scriptable__ = lambda: original
 
 
 class AttentionFunction:
@@ -116,12 +126,14 @@ class AttentionFunction:
             return output
 
         self._watched = watched
+        keep_scriptable(watched, original)
         replace_function(original, watched)
 
     def remove(self) -> None:
         self._removed = True  # another library may have kept the replacement
         if self._watched is not None:
             replace_function(self._watched, self._original)
+            torch.jit._builtins._get_builtin_table().pop(id(self._watched), None)
 
 
 def show_attention(layer: Layer, arguments: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.attach.attention import is_causal_bias, replace_function
+from telens.attach.attention import is_causal_bias, keep_scriptable, replace_function
 from telens.attach.training import in_backward
 
 __all__ = ["BatchWatch"]
@@ -73,6 +73,7 @@ class BatchWatch:
             return original(*args, **kwargs)
 
         self._watched = watched
+        keep_scriptable(watched, original)
         replace_function(original, watched)
 
     def remove(self) -> None:
