@@ -109,12 +109,13 @@ endfunction()
 list(TRANSFORM _observed_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 list(TRANSFORM _observed_kernels PREPEND "${PROJECT_SOURCE_DIR}/")
 
-add_library(telens_observe_kernels OBJECT ${_observed_kernels})
+add_library(telens_observe_kernels OBJECT EXCLUDE_FROM_ALL ${_observed_kernels})
 telens_observes(telens_observe_kernels)
 telens_unite(telens_observe_kernels ${_observed_kernels})
 target_compile_options(telens_observe_kernels PRIVATE $<$<CONFIG:Release>:-O3>)
 
-add_library(telens_observe SHARED ${_observed_sources})
+# Only telens_observer needs it, which links it.
+add_library(telens_observe SHARED EXCLUDE_FROM_ALL ${_observed_sources})
 telens_observes(telens_observe)
 telens_unite(telens_observe ${_observed_sources})
 target_sources(

@@ -51,7 +51,7 @@ target_link_libraries(telens_wheel_command PRIVATE
                       $<TARGET_FILE:telens_base> ${_telens_archives})
 add_dependencies(telens_wheel_command telens_cli telens_inspector telens_base)
 
-if(TELENS_PYTHON)
+if(TARGET telens_observer)
   add_library(telens_wheel_observe SHARED EXCLUDE_FROM_ALL
               $<TARGET_OBJECTS:telens_observe> $<TARGET_OBJECTS:telens_observe_kernels>
               $<TARGET_OBJECTS:telens_cpu_loops> $<TARGET_OBJECTS:telens_without_libtorch>)
