@@ -208,7 +208,7 @@ const Mistake kMistakes[] = {
     {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: [nvfp4_mse]}",
      "'nvfp4_mse': LogFp8TensorStats has nothing of the recipe 'nvfp4', but LogNvfp4TensorStats "
      "has; expected no recipe (the running one) or 'fp8_delayed_scaling', 'fp8_current_scaling', "
-     "'mxfp8', 'fp8_block_scaling'"},
+     "'mxfp8', 'fp8_block_scaling', 'mxfp6_e3m2', 'mxfp6_e2m3'"},
     {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: "
      "[fp8_current_scaling_mse_columnwise]}",
      "'fp8_current_scaling_mse_columnwise': the columnwise copy has separate values only under a "
