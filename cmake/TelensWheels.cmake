@@ -71,8 +71,9 @@ if(TARGET telens_observer)
                         SUFFIX "${_telens_suffix}" LINKER_LANGUAGE CXX
                         LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib")
+  # Both contain fmt, whose static library hides its symbols.
   target_link_libraries(telens_wheel_observer PRIVATE telens_wheel_observe telens_options
-                        "${LIBTORCH_CPU_LIBRARY}")
+                        "${LIBTORCH_CPU_LIBRARY}" "${TELENS_WHEEL_fmt}")
 endif()
 
 if(TELENS_PYTHON AND NOT TELENS_WITH_CUDA)
