@@ -178,8 +178,8 @@ void check_versions(const std::filesystem::path& path) {
       ours.torch);
 }
 
-// A plugin without LibTorch does not name a library of ours: the one that is loaded may be
-// libtelens.so or libtelens_observe.so. The plugin's symbols are found if that one is global.
+// Plugins without LibTorch are not linked to libtelens.so or libtelens_observe.so, since either may
+// load them. Makes the symbols of this library global, so that the dynamic linker finds them.
 void make_symbols_global() {
   Dl_info ours;
   if (dladdr(reinterpret_cast<void*>(&make_symbols_global), &ours) == 0) return;

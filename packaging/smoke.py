@@ -89,7 +89,7 @@ def measured(folder):
 
 
 def compare_values(folder):
-    """Returns the number of statistics, which must equal those of the build machine."""
+    """Returns the number of compared statistics. Raises unless each equals the stored value."""
     expected, found = json.loads(VALUES.read_text()), measured(folder)
     names = sorted(expected.keys() | found.keys())
     unequal = [name for name in names if expected.get(name) != found.get(name)]

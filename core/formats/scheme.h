@@ -69,7 +69,7 @@ struct ScalingScheme {
   bool has_cuda_kernels;
 
   constexpr bool has_128_blocks() const { return block_length == 128; }
-  // Two levels of scales: those of the blocks are multiplied by one FP32 scale of the tensor.
+  // True if block scales are multiplied by one FP32 scale of the tensor.
   constexpr bool has_tensor_scale() const { return scale_format == FormatId::e4m3; }
   constexpr std::int64_t codes_per_byte() const { return 8 / stored_bits; }
   constexpr bool is_packed() const { return stored_bits < 8; }

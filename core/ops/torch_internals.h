@@ -1,5 +1,5 @@
-// What needs LibTorch's internals, beyond tensors and operators: tensors that outlive the mode in
-// which they are created, cheap transposes and version counters.
+// Helpers that use LibTorch's internals: tensors that outlive the mode in which they are created,
+// cheap transposes and version counters.
 #pragma once
 
 #include <ATen/core/Tensor.h>

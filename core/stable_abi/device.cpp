@@ -1,4 +1,4 @@
-// core/ops/device.h for libtelens_observe.so, whose kernels run on the CPU. There are no graphs.
+// Implements core/ops/device.h for libtelens_observe.so, which has only CPU kernels and no graphs.
 #include "core/ops/device.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// core/torch_compat.h on the stable ABI.
+// Implements core/torch_compat.h on the stable ABI.
 #include "core/torch_compat.h"
 
 #include <torch/headeronly/version.h>

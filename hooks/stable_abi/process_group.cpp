@@ -25,14 +25,14 @@ ReductionGroup::ReductionGroup(const std::shared_ptr<c10d::ProcessGroup>& group)
 
 }  // namespace debug
 
-// ---- there are no parallel layers whose collectives could be observed
+// ---- collectives of parallel layers, which are part of the module core
 
 struct CollectiveObservation::Watch {};
 CollectiveObservation::CollectiveObservation(std::shared_ptr<CollectiveObserver>) {}
 CollectiveObservation::~CollectiveObservation() = default;
 void CollectiveObservation::end() {}
 
-// ---- quantizers of the module core reduce amaxes over ranks; the observer's never have a group
+// ---- amax reductions: only quantizers of the module core have a group
 
 void AmaxReduction::add(at::Tensor, const ProcessGroupPtr&) {
   raise<InternalError>("an amax is reduced over ranks without the module core");

@@ -1,5 +1,5 @@
-// hooks/streams.h for libtelens_observe.so, which sees tensors on the CPU only: work on them has
-// ended when a function returns, so there is no order to keep.
+// Implements hooks/streams.h for libtelens_observe.so, which sees only CPU tensors. CPU operators
+// are synchronous, so streams need no synchronization.
 #include "hooks/streams.h"
 
 #include <cstring>

@@ -26,7 +26,7 @@ inline std::vector<ops::WhatIfCast> all_what_if_casts() {
   return casts;
 }
 
-// The casts of the CPU: those of every device and MXFP6.
+// Returns the casts that the CPU supports: all_what_if_casts() and MXFP6.
 inline std::vector<ops::WhatIfCast> cpu_what_if_casts() {
   std::vector<ops::WhatIfCast> casts = all_what_if_casts();
   for (const bool columnwise : {false, true}) {

@@ -1,4 +1,4 @@
-"""The names of telens._observer, read from its stub; a simulated observer made from the core.
+"""Reads the names of telens._observer from its stub, and simulates it with the core.
 
 python tests/python/observer_names.py PROGRAM ARGUMENT...: runs a Python program in which
 telens._C is an observer: the built one or, if it is not built, the core without other names.
@@ -38,7 +38,7 @@ def built(name: str) -> Path | None:
 def hide_core() -> str:
     """Makes ``import telens`` load the observer. Returns "built" or "simulated".
 
-    The simulated one has the core's own objects, but only those that the stub lists.
+    The simulated observer contains the core's objects that the stub lists.
     """
     import torch  # noqa: F401 (its libraries are loaded before the core's)
 
