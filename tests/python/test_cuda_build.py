@@ -207,5 +207,7 @@ def test_operators_of_the_cpu_have_cuda_kernels(cuda_library, telens_ops):
         if name.startswith("telens::")
     }
     assert names, "the CPU's kernels are registered"
-    # Attention with dropout runs in blocks only on the CPU (blocked_attention.h).
-    assert names - on_cuda == {"keyed_dropout_"}, "kernels for the CPU that CUDA lacks"
+    # Attention with dropout runs in blocks only on the CPU (blocked_attention.h), and MXFP6 has no
+    # CUDA kernels (ScalingScheme::has_cuda_kernels).
+    only_on_cpu = {"keyed_dropout_", "quantize_mxfp6"}
+    assert names - on_cuda == only_on_cpu, "kernels for the CPU that CUDA lacks"
