@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "analysis/baseline.h"
@@ -165,20 +166,28 @@ bool is_like_padding(const WeightList& firsts) {
   return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
 }
 
-// All initial weights, grouped by kind and by part.
+// All initial weights, grouped by kind and by part. The elements of an nn.Sequential have one kind
+// even if an embedding is among linear layers, so each group contains either linear layers or
+// others.
 struct Weights {
+  using Group = std::pair<std::string, bool>;  // name of the kind or part; is_linear
+
   explicit Weights(const Facts& facts) : all(list_initial_weights(facts)) {
+    std::map<Group, WeightList> parts;  // by Facts::select_part
     for (const InitialWeight& each : all) {
       pointers.push_back(&each);
-      kinds[facts.get_kind(each.place.layer)].push_back(&each);
-      parts[facts.select_part(each.place.layer)].push_back(&each);
+      kinds[{facts.get_kind(each.place.layer), each.is_linear}].push_back(&each);
+      parts[{facts.select_part(each.place.layer), each.is_linear}].push_back(&each);
     }
     WeightList linear;
     for (const InitialWeight* each : pointers) {
       if (each->is_linear) linear.push_back(each);
     }
     usual = median_size(linear);
-    for (const auto& [part, firsts] : parts) usual_of_part[part] = median_size(firsts);
+    for (const auto& [part, firsts] : parts) {
+      const double size = median_size(firsts);
+      for (const InitialWeight* each : firsts) usual_of_part[each] = size;
+    }
     for (const auto& [kind, firsts] : kinds) {
       for (const InitialWeight* each : firsts) of_kind[each] = &firsts;
     }
@@ -186,11 +195,10 @@ struct Weights {
 
   std::vector<InitialWeight> all;
   WeightList pointers;
-  std::map<std::string, WeightList> kinds;
+  std::map<Group, WeightList> kinds;  // by Facts::get_kind
   std::unordered_map<const InitialWeight*, const WeightList*> of_kind;
-  std::map<std::string, WeightList> parts;      // by Facts::select_part
-  double usual = 0;                             // median_size() over all weights
-  std::map<std::string, double> usual_of_part;  // median_size() by part
+  double usual = 0;                                                // median_size() of linear layers
+  std::unordered_map<const InitialWeight*, double> usual_of_part;  // median_size() of the part
 };
 
 // Returns nullopt if the weight has no more zeros than others, or if it was pruned to its large
@@ -235,7 +243,7 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights,
 std::optional<Finding> judge_size(const Facts& facts, const Weights& weights,
                                   const InitialWeight& each) {
   const double size = bits(each.size.value);
-  const double of_kind = weights.usual_of_part.at(facts.select_part(each.place.layer));
+  const double of_kind = weights.usual_of_part.at(&each);
   const double of_all = weights.usual;
   const bool is_single = std::isnan(of_kind);
   const bool off = is_single ? each.is_linear && each.size.value > 0 &&
@@ -421,8 +429,8 @@ std::optional<Finding> judge_gains(const Facts& facts, const Weights& weights) {
   std::size_t nonzero = 0;
   std::vector<double> gains;
   for (const InitialWeight* each : weights.pointers) {
-    const std::size_t of_kind = weights.kinds.at(facts.get_kind(each->place.layer)).size();
-    if (!each->is_linear || of_kind < 2 || !(each->size.value > 0)) continue;
+    if (!each->is_linear || weights.of_kind.at(each)->size() < 2 || !(each->size.value > 0))
+      continue;
     const auto gain = get_first_gain(facts, *each);
     if (!gain || *gain == 0) continue;
     ++nonzero;

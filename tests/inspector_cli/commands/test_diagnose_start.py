@@ -131,3 +131,17 @@ def test_embeddings_and_gains_are_not_compared_with_products(findings, training)
         training.put(step, "embed_tokens", "weight", 3.0 * (1 + 1e-4 * step))  # no input
     assert LAYERS
     assert findings(training) == []
+
+
+@pytest.mark.parametrize("records_inputs_of", [("1", "3", "5"), ("0", "1", "3", "5")])
+def test_an_embedding_in_a_sequential_keeps_its_size(findings, training, records_inputs_of):
+    """torch initializes embeddings with a deviation of 1, and linear weights with far less."""
+    sizes = {"0": 1.0, "1": 0.1, "3": 0.1, "5": 0.1}
+    for step in range(STEPS):
+        for layer, size in sizes.items():
+            training.put(step, layer, "weight", size * (1 + 1e-4 * step))
+            if layer in records_inputs_of:
+                training.put(step, layer, "activation", 1.0)
+    found = [where(each) for each in findings(training)]
+    is_linear = "0" in records_inputs_of
+    assert found == ([("weight_initialization", "0", "weight", 0)] if is_linear else [])
