@@ -1,9 +1,9 @@
 # libtelens_observe.so and telens/_observer: debug sessions over models without our FP8 modules, on
 # LibTorch's stable ABI. One binary runs under every torch from 2.10 on.
 #
-# The sources are those of libtelens.so. They are compiled against core/stable_abi/tensor.h instead
-# of ATen: every header of LibTorch that they include is generated as a header that includes ours.
-# Objects that do not depend on LibTorch are shared with libtelens.so.
+# libtelens.so has the same sources. Here they are compiled against core/stable_abi/tensor.h instead
+# of ATen: a generated header that includes ours replaces each LibTorch header that they include.
+# Both libraries contain the objects that do not depend on LibTorch.
 
 # The oldest torch, as torch/csrc/stable/version.h encodes it.
 set(TELENS_STABLE_TORCH 0x020a000000000000)
@@ -60,8 +60,8 @@ set(_observer "${PROJECT_BINARY_DIR}/observer")
 file(MAKE_DIRECTORY "${_observer}/torch_headers" "${_observer}/headers")
 file(CREATE_LINK "${LIBTORCH_ROOT}/include/torch" "${_observer}/torch_headers/torch" SYMBOLIC)
 
-# telens_replace_headers(<folder>...): generates a header for each one of LibTorch that a source of
-# the folders includes.
+# telens_replace_headers(<folder>...): generates a replacement of each LibTorch header that the
+# sources in the folders include.
 function(telens_replace_headers)
   list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE folders)
   list(TRANSFORM folders APPEND "/*.h" OUTPUT_VARIABLE headers)
@@ -99,7 +99,7 @@ function(telens_observes target)
   target_include_directories(${target} SYSTEM PRIVATE "${_observer}/torch_headers")
   target_compile_definitions(${target} PRIVATE TELENS_STABLE_ABI FMT_SHARED
                                                TORCH_TARGET_VERSION=${TELENS_STABLE_TORCH})
-  # PyTorch hides torch::stable::Tensor, and ours, which contains it, is visible: GCC warns.
+  # GCC warns that our visible Tensor contains torch::stable::Tensor, which PyTorch hides.
   target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_OPTIONS>
                                            -Wno-attributes)
 endfunction()
@@ -114,7 +114,7 @@ telens_observes(telens_observe_kernels)
 telens_unite(telens_observe_kernels ${_observed_kernels})
 target_compile_options(telens_observe_kernels PRIVATE $<$<CONFIG:Release>:-O3>)
 
-# Only telens_observer needs it, which links it.
+# Built as a dependency of telens_observer.
 add_library(telens_observe SHARED EXCLUDE_FROM_ALL ${_observed_sources})
 telens_observes(telens_observe)
 telens_unite(telens_observe ${_observed_sources})
@@ -125,5 +125,5 @@ target_link_libraries(
   telens_observe PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,telens_base>" "${LIBTORCH_CPU_LIBRARY}"
                          ${CMAKE_DL_LIBS})
 set_target_properties(telens_observe PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${_observer}")
-# A call of a function that exists only in libtelens.so fails here instead of at the import.
+# Reports functions that exist only in libtelens.so when it links, not at the import.
 target_link_options(telens_observe PRIVATE -Wl,-z,defs)

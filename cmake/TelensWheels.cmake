@@ -51,51 +51,47 @@ target_link_libraries(telens_wheel_command PRIVATE
                       $<TARGET_FILE:telens_base> ${_telens_archives})
 add_dependencies(telens_wheel_command telens_cli telens_inspector telens_base)
 
-if(TARGET telens_observer)
-  add_library(telens_wheel_observe SHARED EXCLUDE_FROM_ALL
-              $<TARGET_OBJECTS:telens_observe> $<TARGET_OBJECTS:telens_observe_kernels>
-              $<TARGET_OBJECTS:telens_cpu_loops> $<TARGET_OBJECTS:telens_without_libtorch>)
-  # The library is installed in site-packages/telens/lib, LibTorch in site-packages/torch/lib.
-  set_target_properties(telens_wheel_observe PROPERTIES OUTPUT_NAME telens_observe LINKER_LANGUAGE CXX
+# telens_wheel_library(<target> <name> OBJECTS <objects>... LIBRARIES <library>...): wheel/lib<name>.so,
+# which is installed in site-packages/telens/lib. LibTorch is in site-packages/torch/lib.
+function(telens_wheel_library target name)
+  cmake_parse_arguments(arg "" "" "OBJECTS;LIBRARIES" ${ARGN})
+  add_library(${target} SHARED EXCLUDE_FROM_ALL ${arg_OBJECTS})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LINKER_LANGUAGE CXX
                         LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../torch/lib")
-  target_link_libraries(telens_wheel_observe PRIVATE
-                        telens_options "${LIBTORCH_CPU_LIBRARY}"
+  target_link_libraries(${target} PRIVATE
+                        telens_options ${arg_LIBRARIES}
                         -Wl,--whole-archive $<TARGET_FILE:telens_base> -Wl,--no-whole-archive
                         "${TELENS_WHEEL_LIBRARIES}/lib/libhwy.a" ${_telens_archives} ${CMAKE_DL_LIBS})
-  add_dependencies(telens_wheel_observe telens_base)
+  add_dependencies(${target} telens_base)
+endfunction()
 
-  get_target_property(_telens_suffix telens_observer SUFFIX)
-  add_library(telens_wheel_observer MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_observer>)
-  set_target_properties(telens_wheel_observer PROPERTIES OUTPUT_NAME _observer PREFIX ""
-                        SUFFIX "${_telens_suffix}" LINKER_LANGUAGE CXX
-                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
+# telens_wheel_module(<target> <name> <module> <library>...): wheel/<name>.so, a Python module of the
+# objects of the target <module>.
+function(telens_wheel_module target name module)
+  get_target_property(suffix ${module} SUFFIX)
+  add_library(${target} MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${module}>)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} PREFIX "" SUFFIX "${suffix}"
+                        LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib")
+  target_link_libraries(${target} PRIVATE ${ARGN} telens_options)
+endfunction()
+
+if(TARGET telens_observer)
+  telens_wheel_library(
+    telens_wheel_observe telens_observe
+    OBJECTS $<TARGET_OBJECTS:telens_observe> $<TARGET_OBJECTS:telens_observe_kernels>
+            $<TARGET_OBJECTS:telens_cpu_loops> $<TARGET_OBJECTS:telens_without_libtorch>
+    LIBRARIES "${LIBTORCH_CPU_LIBRARY}")
   # Both contain fmt, whose static library hides its symbols.
-  target_link_libraries(telens_wheel_observer PRIVATE telens_wheel_observe telens_options
-                        "${LIBTORCH_CPU_LIBRARY}" "${TELENS_WHEEL_fmt}")
+  telens_wheel_module(telens_wheel_observer _observer telens_observer telens_wheel_observe
+                      "${LIBTORCH_CPU_LIBRARY}" "${TELENS_WHEEL_fmt}")
 endif()
 
 if(TELENS_PYTHON AND NOT TELENS_WITH_CUDA)
-  # The library is installed in site-packages/telens/lib, LibTorch in site-packages/torch/lib.
   get_property(_telens_objects GLOBAL PROPERTY telens_object_libraries)
   list(TRANSFORM _telens_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
-  add_library(telens_wheel_library SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens> ${_telens_objects})
-  set_target_properties(telens_wheel_library PROPERTIES OUTPUT_NAME telens LINKER_LANGUAGE CXX
-                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
-                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../torch/lib")
-  target_link_libraries(telens_wheel_library PRIVATE
-                        telens_options LibTorch::torch
-                        -Wl,--whole-archive $<TARGET_FILE:telens_base> -Wl,--no-whole-archive
-                        "${TELENS_WHEEL_LIBRARIES}/lib/libhwy.a" ${_telens_archives})
-  add_dependencies(telens_wheel_library telens_base)
-
-  get_target_property(_telens_suffix telens_python SUFFIX)
-  add_library(telens_wheel_module MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_python>)
-  set_target_properties(telens_wheel_module PROPERTIES OUTPUT_NAME _C PREFIX ""
-                        SUFFIX "${_telens_suffix}" LINKER_LANGUAGE CXX
-                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
-                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib")
-  target_link_libraries(telens_wheel_module PRIVATE telens_wheel_library telens_options
-                        LibTorch::python)
+  telens_wheel_library(telens_wheel_library telens OBJECTS $<TARGET_OBJECTS:telens> ${_telens_objects}
+                       LIBRARIES LibTorch::torch)
+  telens_wheel_module(telens_wheel_module _C telens_python telens_wheel_library LibTorch::python)
 endif()

@@ -68,15 +68,4 @@ at::Tensor to_torch(const TensorHandle& handle) {
       at::TensorOptions().dtype(to_torch(handle.dtype())).device(to_torch(handle.device())));
 }
 
-std::vector<at::Tensor> to_torch(std::span<const TensorHandle> handles) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(handles.size());
-  for (const TensorHandle& each : handles) tensors.push_back(to_torch(each));
-  return tensors;
-}
-
-std::vector<TensorHandle> to_handles(const std::vector<at::Tensor>& tensors) {
-  return {tensors.begin(), tensors.end()};
-}
-
 }  // namespace telens

@@ -16,14 +16,21 @@ namespace telens {
 // Returns the tensor that the handle was made from, or a view of its memory that keeps the handle
 // alive. Returns an undefined tensor for an undefined handle.
 TELENS_EXPORT at::Tensor to_torch(const TensorHandle& handle);
-TELENS_EXPORT std::vector<at::Tensor> to_torch(std::span<const TensorHandle> handles);
+inline std::vector<at::Tensor> to_torch(std::span<const TensorHandle> handles) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(handles.size());
+  for (const TensorHandle& each : handles) tensors.push_back(to_torch(each));
+  return tensors;
+}
 
 inline at::ScalarType to_torch(DType dtype) { return static_cast<at::ScalarType>(dtype); }
 inline at::Device to_torch(DeviceId device) {
   return {static_cast<c10::DeviceType>(device.type), device.index};
 }
 
-TELENS_EXPORT std::vector<TensorHandle> to_handles(const std::vector<at::Tensor>& tensors);
+inline std::vector<TensorHandle> to_handles(const std::vector<at::Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
 
 inline DType to_handle(at::ScalarType dtype) { return static_cast<DType>(dtype); }
 inline DeviceId to_handle(const at::Device& device) {

@@ -155,7 +155,8 @@ std::string get_minor(std::string_view version) {
   return std::string(version.substr(0, version.find('.', minor)));
 }
 
-void check_versions(const std::filesystem::path& path) {
+// Returns true if the plugin uses LibTorch. Throws UsageError unless its versions match.
+bool check_versions(const std::filesystem::path& path) {
   const PluginVersions ours{TELENS_MINOR_VERSION, get_minor(torch_api_version())};
   const auto theirs = read_plugin_note(path);
   if (!theirs) {
@@ -171,7 +172,9 @@ void check_versions(const std::filesystem::path& path) {
         "loaded; install it, or build the plugin with hooks/plugin_abi.h (telens new-plugin --cpp)",
         path.string(), theirs->torch);
   }
-  if (theirs->telens == ours.telens && (!uses_torch || theirs->torch == ours.torch)) return;
+  if (theirs->telens == ours.telens && (!uses_torch || theirs->torch == ours.torch)) {
+    return uses_torch;
+  }
   raise<UsageError>(
       "plugin {}: built for telens {}{}{}, but this is telens {} with torch {}; rebuild it",
       path.string(), theirs->telens, uses_torch ? " and torch " : "", theirs->torch, ours.telens,
@@ -187,8 +190,7 @@ void make_symbols_global() {
 }
 
 void load(const std::filesystem::path& path, FeatureRegistry& registry) {
-  check_versions(path);
-  make_symbols_global();
+  if (!check_versions(path)) make_symbols_global();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     raise<UsageError>("plugin {}: cannot be opened: {}", path.string(), dlerror());

@@ -77,7 +77,7 @@ AffectedLayers find_affected_layers(const Facts& facts, std::string_view statist
   return layers;
 }
 
-Finding make_lost_finding(const Facts& facts, const Scalars& lost, const LostShare& share,
+Finding make_lost_finding(const Scalars& lost, const Scalars* rates, const LostShare& share,
                           const AffectedLayers& layers, std::string summary) {
   Finding finding{.cause = "lost_updates",
                   .place = layers.worst != nullptr ? layers.worst->place : Place{.rank = lost.rank},
@@ -91,7 +91,6 @@ Finding make_lost_finding(const Facts& facts, const Scalars& lost, const LostSha
     const Point& read = layers.worst->points.front();
     finding.evidence.push_back({lost.name, layers.worst->place, read.iteration, read.value, ""});
   }
-  const Scalars* rates = scalar_beside(facts, lost, "lr");
   const auto rate = rates != nullptr ? value_at(*rates, share.first) : std::nullopt;
   if (rate) finding.evidence.push_back({rates->name, {}, share.first, *rate, ""});
   return finding;
@@ -102,7 +101,7 @@ std::optional<Finding> find_lost(const Facts& facts, const Scalars& lost) {
   const auto share = compute_lost_share(lost.points, rates, kMinLostShare);
   if (!share) return std::nullopt;
   return make_lost_finding(
-      facts, lost, *share,
+      lost, rates, *share,
       find_affected_layers(facts, kLostUpdates, lost.rank, rates, kMinLostShare),
       fmt::format("{:.3g} % of the optimizer's updates have no effect, because they are smaller "
                   "than half a unit in the last place of the weights",
@@ -114,7 +113,7 @@ std::optional<Finding> find_lost_decay(const Facts& facts, const Scalars& lost) 
   const auto share = compute_lost_share(lost.points, rates, kMinLostDecay);
   if (!share) return std::nullopt;
   Finding finding = make_lost_finding(
-      facts, lost, *share, find_affected_layers(facts, kLostDecay, lost.rank, rates, kMinLostDecay),
+      lost, rates, *share, find_affected_layers(facts, kLostDecay, lost.rank, rates, kMinLostDecay),
       fmt::format("{:.3g} % of the weight decay has no effect: it is smaller than half a unit in "
                   "the last place of the weights and is rounded separately from the update",
                   share->percent));
@@ -145,9 +144,9 @@ Rule lost_updates() {
           "weighted by the learning rate of each step. An update is lost if it is smaller than "
           "half a unit in the last place of the weight, as with a small learning rate in BF16. "
           "Losses during warm-up or after the rate has decayed count little. Also reported: at "
-          "least "
-          "90 % of the weight decay of 16-bit weights has no effect, measured on elements without "
-          "another update, such as embeddings of unused tokens. Visible from the first step on.",
+          "least 90 % of the weight decay of 16-bit weights has no effect, measured on elements "
+          "without another update, such as embeddings of unused tokens. Visible from the first "
+          "step on.",
       .stage = Stage::update,
       .required = {kLostUpdates},
       .optional = {kLostDecay},
@@ -156,8 +155,7 @@ Rule lost_updates() {
       .alternatives =
           "Weights that were converted to low precision on purpose for a short fine-tuning; "
           "stochastic rounding, which changes fewer elements by more and loses nothing on average; "
-          "a "
-          "decay that the optimizer applies only to some elements.",
+          "a decay that the optimizer applies only to some elements.",
       .next_step =
           "keep FP32 copies of the weights in the optimizer (FP32 parameters under autocast), use "
           "an optimizer with stochastic rounding, or a larger learning rate",

@@ -53,20 +53,20 @@ struct ScalingScheme {
   const char* name;  // in messages and dumps
   const char* id;    // in Python's ScalingMode and in pickled tensors
   // The element format; nullopt if a tensor has one of the FP8 formats, E4M3 or E5M2.
-  std::optional<FormatId> element;
+  std::optional<FormatId> element = std::nullopt;
   // Bits in memory per code: 8, or 4 for two codes per byte, the even column in the lower four
   // bits. Codes of six bits have eight bits in memory; the upper two are 0.
-  int stored_bits;
+  int stored_bits = 8;
   // The rows, and the elements along a row, that share a scale; length 0 for one scale per tensor.
   // Blocks start at the row's start; the last one may be shorter.
-  std::int64_t block_height;
-  std::int64_t block_length;
-  FormatId scale_format;  // format of scale_inv; E8M0 and E4M3 are stored as uint8
+  std::int64_t block_height = 1;
+  std::int64_t block_length = 0;
+  FormatId scale_format = FormatId::fp32;  // of scale_inv; E8M0 and E4M3 are stored as uint8
   // The multiples that GEMMs require: of rows and layer features, and along the summed dimension.
-  std::int64_t row_multiple;
-  std::int64_t sum_multiple;
-  std::optional<RecipeId> recipe;  // the recipe with such blocks
-  bool has_cuda_kernels;
+  std::int64_t row_multiple = 16;
+  std::int64_t sum_multiple = 16;
+  std::optional<RecipeId> recipe = std::nullopt;  // the recipe with such blocks
+  bool has_cuda_kernels = true;
 
   constexpr bool has_128_blocks() const { return block_length == 128; }
   // True if block scales are multiplied by one FP32 scale of the tensor.
@@ -75,91 +75,54 @@ struct ScalingScheme {
   constexpr bool is_packed() const { return stored_bits < 8; }
 };
 
+// The scheme of OCP MX: 32 elements share an E8M0 scale.
+constexpr ScalingScheme make_mx_scheme(ScalingScheme row) {
+  row.block_length = 32;
+  row.scale_format = FormatId::e8m0;
+  row.row_multiple = 32;
+  row.sum_multiple = 32;
+  return row;
+}
+
 // In the order of ScalingMode.
-inline constexpr std::array kSchemes{ScalingScheme{.mode = ScalingMode::tensor,
-                                                   .name = "tensor",
-                                                   .id = "tensor",
-                                                   .element = std::nullopt,
-                                                   .stored_bits = 8,
-                                                   .block_height = 1,
-                                                   .block_length = 0,
-                                                   .scale_format = FormatId::fp32,
-                                                   .row_multiple = 16,
-                                                   .sum_multiple = 16,
-                                                   .recipe = std::nullopt,
-                                                   .has_cuda_kernels = true},
-                                     ScalingScheme{.mode = ScalingMode::mxfp8,
-                                                   .name = "MXFP8",
-                                                   .id = "mxfp8",
-                                                   .element = std::nullopt,
-                                                   .stored_bits = 8,
-                                                   .block_height = 1,
-                                                   .block_length = 32,
-                                                   .scale_format = FormatId::e8m0,
-                                                   .row_multiple = 32,
-                                                   .sum_multiple = 32,
-                                                   .recipe = RecipeId::mxfp8,
-                                                   .has_cuda_kernels = true},
-                                     ScalingScheme{.mode = ScalingMode::block_1d,
-                                                   .name = "1x128 block",
-                                                   .id = "block_1d",
-                                                   .element = std::nullopt,
-                                                   .stored_bits = 8,
-                                                   .block_height = 1,
-                                                   .block_length = 128,
-                                                   .scale_format = FormatId::fp32,
-                                                   .row_multiple = 16,
-                                                   .sum_multiple = 128,
-                                                   .recipe = RecipeId::fp8_block_scaling,
-                                                   .has_cuda_kernels = true},
-                                     ScalingScheme{.mode = ScalingMode::block_2d,
-                                                   .name = "128x128 block",
-                                                   .id = "block_2d",
-                                                   .element = std::nullopt,
-                                                   .stored_bits = 8,
-                                                   .block_height = 128,
-                                                   .block_length = 128,
-                                                   .scale_format = FormatId::fp32,
-                                                   .row_multiple = 16,
-                                                   .sum_multiple = 128,
-                                                   .recipe = RecipeId::fp8_block_scaling,
-                                                   .has_cuda_kernels = true},
-                                     ScalingScheme{.mode = ScalingMode::nvfp4,
-                                                   .name = "NVFP4",
-                                                   .id = "nvfp4",
-                                                   .element = FormatId::e2m1,
-                                                   .stored_bits = 4,
-                                                   .block_height = 1,
-                                                   .block_length = 16,
-                                                   .scale_format = FormatId::e4m3,
-                                                   .row_multiple = 16,
-                                                   .sum_multiple = 32,
-                                                   .recipe = RecipeId::nvfp4,
-                                                   .has_cuda_kernels = true},
-                                     ScalingScheme{.mode = ScalingMode::mxfp6_e3m2,
-                                                   .name = "MXFP6E3M2",
-                                                   .id = "mxfp6_e3m2",
-                                                   .element = FormatId::e3m2,
-                                                   .stored_bits = 8,
-                                                   .block_height = 1,
-                                                   .block_length = 32,
-                                                   .scale_format = FormatId::e8m0,
-                                                   .row_multiple = 32,
-                                                   .sum_multiple = 32,
-                                                   .recipe = RecipeId::mxfp6_e3m2,
-                                                   .has_cuda_kernels = false},
-                                     ScalingScheme{.mode = ScalingMode::mxfp6_e2m3,
-                                                   .name = "MXFP6E2M3",
-                                                   .id = "mxfp6_e2m3",
-                                                   .element = FormatId::e2m3,
-                                                   .stored_bits = 8,
-                                                   .block_height = 1,
-                                                   .block_length = 32,
-                                                   .scale_format = FormatId::e8m0,
-                                                   .row_multiple = 32,
-                                                   .sum_multiple = 32,
-                                                   .recipe = RecipeId::mxfp6_e2m3,
-                                                   .has_cuda_kernels = false}};
+inline constexpr std::array kSchemes{
+    ScalingScheme{.mode = ScalingMode::tensor, .name = "tensor", .id = "tensor"},
+    make_mx_scheme(
+        {.mode = ScalingMode::mxfp8, .name = "MXFP8", .id = "mxfp8", .recipe = RecipeId::mxfp8}),
+    ScalingScheme{.mode = ScalingMode::block_1d,
+                  .name = "1x128 block",
+                  .id = "block_1d",
+                  .block_length = 128,
+                  .sum_multiple = 128,
+                  .recipe = RecipeId::fp8_block_scaling},
+    ScalingScheme{.mode = ScalingMode::block_2d,
+                  .name = "128x128 block",
+                  .id = "block_2d",
+                  .block_height = 128,
+                  .block_length = 128,
+                  .sum_multiple = 128,
+                  .recipe = RecipeId::fp8_block_scaling},
+    ScalingScheme{.mode = ScalingMode::nvfp4,
+                  .name = "NVFP4",
+                  .id = "nvfp4",
+                  .element = FormatId::e2m1,
+                  .stored_bits = 4,
+                  .block_length = 16,
+                  .scale_format = FormatId::e4m3,
+                  .sum_multiple = 32,
+                  .recipe = RecipeId::nvfp4},
+    make_mx_scheme({.mode = ScalingMode::mxfp6_e3m2,
+                    .name = "MXFP6E3M2",
+                    .id = "mxfp6_e3m2",
+                    .element = FormatId::e3m2,
+                    .recipe = RecipeId::mxfp6_e3m2,
+                    .has_cuda_kernels = false}),
+    make_mx_scheme({.mode = ScalingMode::mxfp6_e2m3,
+                    .name = "MXFP6E2M3",
+                    .id = "mxfp6_e2m3",
+                    .element = FormatId::e2m3,
+                    .recipe = RecipeId::mxfp6_e2m3,
+                    .has_cuda_kernels = false})};
 
 // Returns the row of a mode. Device code may call it only in constant expressions.
 constexpr const ScalingScheme& scheme(ScalingMode mode) {

@@ -10,7 +10,7 @@
 
 namespace telens::ops {
 
-// Kernels of one operator. A kernel for every device is used if the CPU has none.
+// Kernels of one operator. `every_device` is used if `cpu` is nullptr.
 struct Kernels {
   using Function = void (*)();
 
@@ -22,7 +22,7 @@ struct Kernels {
 // process.
 Kernels& kernels_of(std::string_view name);
 
-// Throws UsageError: the observer computes on the CPU, where the caller copies tensors first.
+// Throws UsageError that names the operator.
 [[noreturn]] void raise_no_kernel(const char* name);
 
 template <typename Signature>
@@ -49,7 +49,7 @@ Operator<Signature> find_operator(const char* name) {
   return Operator<Signature>(name);
 }
 
-// The argument of TORCH_LIBRARY_IMPL's block.
+// The argument of a TORCH_LIBRARY_IMPL block: registers kernels.
 class KernelLibrary {
  public:
   enum class Key { CPU, CompositeExplicitAutograd, Meta };

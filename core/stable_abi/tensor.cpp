@@ -13,18 +13,11 @@
 #include <mutex>
 #include <numeric>
 
+#include "core/base/tensor_handle.h"
+
 namespace telens::stable {
 
-std::string Device::str() const {
-  const std::string type = type_ == DeviceType::CUDA   ? "cuda"
-                           : type_ == DeviceType::CPU  ? "cpu"
-                           : type_ == DeviceType::Meta ? "meta"
-                           : type_ == DeviceType::XPU  ? "xpu"
-                           : type_ == DeviceType::MPS
-                               ? "mps"
-                               : fmt::format("device{}", static_cast<int>(type_));
-  return has_index() ? fmt::format("{}:{}", type, index_) : type;
-}
+std::string Device::str() const { return DeviceId{static_cast<std::int8_t>(type_), index_}.str(); }
 
 std::string str(IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
@@ -141,30 +134,6 @@ bool is_floating(const Tensor& a, const Tensor& b) {
 bool isFloatingType(ScalarType dtype) {
   return dtype == kDouble || dtype == kFloat || dtype == kHalf || dtype == kBFloat16 ||
          dtype == ScalarType::Float8_e4m3fn || dtype == ScalarType::Float8_e5m2;
-}
-
-std::size_t elementSize(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Double:
-    case ScalarType::Long:
-    case ScalarType::ComplexFloat:
-    case ScalarType::UInt64:
-      return 8;
-    case ScalarType::Float:
-    case ScalarType::Int:
-    case ScalarType::UInt32:
-    case ScalarType::ComplexHalf:
-      return 4;
-    case ScalarType::Half:
-    case ScalarType::BFloat16:
-    case ScalarType::Short:
-    case ScalarType::UInt16:
-      return 2;
-    case ScalarType::ComplexDouble:
-      return 16;
-    default:
-      return 1;
-  }
 }
 
 // ---- metadata

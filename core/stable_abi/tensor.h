@@ -5,7 +5,7 @@
 // file). It uses only functions of torch/csrc/stable and torch/csrc/inductor/aoti_torch/c/shim.h,
 // so one binary runs under every torch from 2.10 on.
 //
-// Names, arguments and results are ATen's. A function that is missing here has not been needed yet.
+// Names, arguments and results are ATen's. Add missing functions when a source needs them.
 // Functions run through PyTorch's dispatcher unless they only read metadata.
 #pragma once
 
@@ -33,7 +33,8 @@
 #include <utility>
 #include <vector>
 
-// The types have names of their own, because a process also contains the symbols of LibTorch's.
+// The types are not in at:: and c10::, because LibTorch's symbols of these names are in the
+// process.
 namespace telens::stable {
 
 using c10::BFloat16;
@@ -43,7 +44,7 @@ using c10::ScalarType;
 using string_view = std::string_view;
 using DeviceIndex = std::int8_t;
 
-// An error of a function of the stable ABI, which reports no message.
+// An error of a function of the stable ABI. PyTorch prints its message instead of returning it.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -57,7 +58,7 @@ class ArrayRef : public std::span<const T> {
   ArrayRef() = default;
   ArrayRef(const std::vector<T>& values) : std::span<const T>(values) {}  // NOLINT
   ArrayRef(std::span<const T> values) : std::span<const T>(values) {}     // NOLINT
-  // As for ATen's: the list must outlive the call that this is an argument of.
+  // Only for arguments: the list must outlive the call.
   ArrayRef(const std::initializer_list<T>& values)  // NOLINT
       : std::span<const T>(values.begin() == values.end() ? nullptr : values.begin(),
                            values.size()) {}
@@ -111,7 +112,6 @@ using c10::kCPU;
 using c10::kCUDA;
 
 bool isFloatingType(ScalarType dtype);
-std::size_t elementSize(ScalarType dtype);
 
 class TensorOptions {
  public:
@@ -147,8 +147,8 @@ class TensorOptions {
 class Tensor;
 using TensorList = ArrayRef<Tensor>;
 
-// A number as an argument of an operator. The stable ABI has no numbers without a dtype: it becomes
-// a 0-dim tensor of the other operand's dtype.
+// A number as an argument of an operator. The stable ABI cannot pass numbers without a dtype, so it
+// is passed as a 0-dim tensor of the other operand's dtype.
 struct Scalar {
   template <typename T>
   requires std::is_arithmetic_v<T> Scalar(T number)
@@ -188,9 +188,7 @@ class Tensor {
   std::int64_t size(std::int64_t dimension) const;
   std::int64_t stride(std::int64_t dimension) const;
   std::int64_t numel() const;
-  std::int64_t element_size() const {
-    return static_cast<std::int64_t>(elementSize(scalar_type()));
-  }
+  std::int64_t element_size() const { return static_cast<std::int64_t>(tensor_->element_size()); }
   std::size_t nbytes() const { return static_cast<std::size_t>(numel() * element_size()); }
   // Throws c10::Error for a dtype that the stable ABI does not know.
   ScalarType scalar_type() const;
@@ -201,7 +199,7 @@ class Tensor {
   bool is_strided() const;
   // Returns true if both share a storage.
   bool is_alias_of(const Tensor& other) const;
-  // Returns true if both are the same tensor object.
+  // Returns true if both are the same view of the same memory. Tensor objects cannot be compared.
   bool is_same(const Tensor& other) const;
   // The counter of in-place changes.
   std::int64_t _version() const;
@@ -366,8 +364,8 @@ Tensor constant_pad_nd(const Tensor& x, IntArrayRef pad, const Scalar& value = 0
 Tensor nan_to_num(const Tensor& x, std::optional<double> nan, std::optional<double> posinf,
                   std::optional<double> neginf);
 
-// Calls body(first, last) for parts of [begin, end) on PyTorch's threads. The first exception of a
-// part is thrown again when all have ended.
+// Calls body(first, last) for parts of [begin, end) on PyTorch's threads. Rethrows the first
+// exception after all parts have ended.
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain_size,
                   const std::function<void(std::int64_t, std::int64_t)>& body);
 

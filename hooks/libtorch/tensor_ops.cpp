@@ -311,3 +311,29 @@ TensorHandle join_as_doubles(std::span<const TensorHandle> vectors) {
 }
 
 }  // namespace telens::tensor_ops
+
+namespace telens {
+
+NoGradScope::NoGradScope() : before_(at::GradMode::is_enabled()) {
+  at::GradMode::set_enabled(false);
+}
+NoGradScope::~NoGradScope() { at::GradMode::set_enabled(before_); }
+
+struct GateScope::Impl {
+  ops::GateScope scope;
+};
+GateScope::GateScope(const std::int64_t* word) : impl_(new Impl{ops::GateScope(word)}) {}
+GateScope::~GateScope() = default;
+
+void MutationGuard::add(const ObservedOperand& operand) {
+  if (!operand.defined()) return;
+  if (!operand.is_quantized()) return add(operand.plain());
+  for (const bool columnwise : {false, true}) {
+    const QuantizedCodes data = operand.codes(columnwise);
+    add(data.codes);
+    add(data.scale_inv);
+    add(data.tensor_scale);
+  }
+}
+
+}  // namespace telens

@@ -4,7 +4,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/ops/device.h"
 #include "core/ops/torch_internals.h"
 #include "core/quantization/autocast.h"
 #include "core/torch_compat.h"
@@ -32,22 +30,11 @@ RankGroupPtr running_amax_group() {
 
 namespace telens {
 
-NoGradScope::NoGradScope() : before_(at::GradMode::is_enabled()) {
-  at::GradMode::set_enabled(false);
-}
-NoGradScope::~NoGradScope() { at::GradMode::set_enabled(before_); }
-
 struct PlainTensorScope::Impl {
   ops::PlainTensors plain;
 };
 PlainTensorScope::PlainTensorScope() : impl_(std::make_unique<Impl>()) {}
 PlainTensorScope::~PlainTensorScope() = default;
-
-struct GateScope::Impl {
-  ops::GateScope scope;
-};
-GateScope::GateScope(const std::int64_t* word) : impl_(new Impl{ops::GateScope(word)}) {}
-GateScope::~GateScope() = default;
 
 namespace {
 
@@ -111,17 +98,6 @@ MutationGuard::MutationGuard() : impl_(std::make_unique<Impl>()) {}
 MutationGuard::~MutationGuard() = default;
 
 void MutationGuard::add(const TensorHandle& tensor) { impl_->add(to_torch(tensor)); }
-
-void MutationGuard::add(const ObservedOperand& operand) {
-  if (!operand.defined()) return;
-  if (!operand.is_quantized()) return add(operand.plain());
-  for (const bool columnwise : {false, true}) {
-    const QuantizedCodes data = operand.codes(columnwise);
-    add(data.codes);
-    add(data.scale_inv);
-    add(data.tensor_scale);
-  }
-}
 
 bool MutationGuard::was_written() const {
   return std::ranges::any_of(impl_->versions,

@@ -1,12 +1,11 @@
-// The parts of hooks/tensor_ops.h that hooks/libtorch/thread_modes.cpp implements with LibTorch's
-// internals, on the stable ABI, and what Python adds to it.
+// Implements on the stable ABI what hooks/libtorch/thread_modes.cpp implements with LibTorch's
+// internals. The Python module passes the rest (hooks/stable_abi/python_functions.h).
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/version.h"
-#include "core/ops/device.h"
 #include "core/torch_compat.h"
 #include "hooks/stable_abi/python_functions.h"
 #include "hooks/tensor_ops.h"
@@ -25,22 +24,10 @@ RankGroupPtr running_amax_group() { return nullptr; }
 
 namespace telens {
 
-NoGradScope::NoGradScope() : before_(at::GradMode::is_enabled()) {
-  at::GradMode::set_enabled(false);
-}
-NoGradScope::~NoGradScope() { at::GradMode::set_enabled(before_); }
-
-// Modes cannot be left on the stable ABI. Only graph captures need it, which the observer does not
-// take part in.
+// The stable ABI cannot disable modes. Only graph captures require it, and the observer has none.
 struct PlainTensorScope::Impl {};
 PlainTensorScope::PlainTensorScope() = default;
 PlainTensorScope::~PlainTensorScope() = default;
-
-struct GateScope::Impl {
-  ops::GateScope scope;
-};
-GateScope::GateScope(const std::int64_t* word) : impl_(new Impl{ops::GateScope(word)}) {}
-GateScope::~GateScope() = default;
 
 namespace {
 
@@ -96,17 +83,6 @@ MutationGuard::MutationGuard() : impl_(std::make_unique<Impl>()) {}
 MutationGuard::~MutationGuard() = default;
 
 void MutationGuard::add(const TensorHandle& tensor) { impl_->add(tensor); }
-
-void MutationGuard::add(const ObservedOperand& operand) {
-  if (!operand.defined()) return;
-  if (!operand.is_quantized()) return impl_->add(operand.plain());
-  for (const bool columnwise : {false, true}) {
-    const QuantizedCodes data = operand.codes(columnwise);
-    impl_->add(data.codes);
-    impl_->add(data.scale_inv);
-    impl_->add(data.tensor_scale);
-  }
-}
 
 bool MutationGuard::was_written() const {
   return std::ranges::any_of(impl_->versions, [](const auto& each) {

@@ -175,12 +175,11 @@ bool checkpoint_allowed(double seconds) {
       std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds)));
 }
 
-}  // namespace
-
 // The GIL is released wherever features, loggers or other ranks may be waited for.
-void bind_debug(py::module_& parent) {
-  py::module_ module = parent.def_submodule("debug", "Sessions; see telens.debug.");
-  const py::call_guard<WithoutGil> no_gil;
+using NoGil = py::call_guard<WithoutGil>;
+
+void bind_sessions(py::module_& module) {
+  const NoGil no_gil;
   py::class_<debug::InitializeOptions>(module, "InitializeOptions")
       .def(py::init(&take_options), py::kw_only(), py::arg("config_file"), py::arg("config_text"),
            py::arg("feature_dirs"), py::arg("statistics_logger"), py::arg("tb_writer"),
@@ -209,6 +208,10 @@ void bind_debug(py::module_& parent) {
   module.def("tick", &tick,
              "A number for the running session and iteration; increases with "
              "either.");
+}
+
+void bind_records(py::module_& module) {
+  const NoGil no_gil;
   module.def("findings", &findings, no_gil);
   module.def("on_finding", &on_finding, py::arg("function"));
   module.def("checkpoint_allowed", &checkpoint_allowed, py::arg("seconds"), no_gil);
@@ -220,8 +223,34 @@ void bind_debug(py::module_& parent) {
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
              py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
              py::arg("reduction_group"));
+  module.def(
+      "add_logger",
+      [](const py::object& logger) {
+        const std::shared_ptr<debug::ScalarLogger> added = scalar_logger(logger, "log_scalar");
+        const WithoutGil released;
+        debug::add_logger(added);
+      },
+      py::arg("logger"), "Adds a logger, an object with log_scalar.");
+  module.def("set_terminal_prefix", &debug::set_terminal_prefix, py::arg("prefix"),
+             "Begins each message on stderr.");
+  module.def("run_path", &debug::run_path,
+             "Returns the directory that the session records to; '' if it records nothing.");
+}
+
+void bind_layers(py::module_& module) {
+  const NoGil no_gil;
   module.def("note_foreign_layer", &debug::note_foreign_layer, py::arg("layer_name"),
              py::arg("kind"), no_gil);
+  module.def("any_layer_ran", &debug::any_layer_ran,
+             "Returns true if a layer ran, a script logged a tensor, or the configuration has no "
+             "sections.");
+  module.def("features_of_layer", &features_of_layer, py::arg("layer_name"),
+             "The running features of a layer: (namespace, name, configuration) each.");
+  module.def("list_features", &debug::list_features);
+  module.def("explain_features", &debug::explain_features, py::arg("names"));
+}
+
+void bind_ranks(py::module_& module) {
   module.def(
       "longest_wait_for_ranks",
       []() -> std::optional<std::int64_t> {
@@ -248,23 +277,6 @@ void bind_debug(py::module_& parent) {
   module.def("check_collective", &check_collective, py::arg("name"), py::arg("kind"),
              py::arg("sent"), py::arg("result"), py::arg("group"));
   module.def(
-      "add_logger",
-      [](const py::object& logger) {
-        const std::shared_ptr<debug::ScalarLogger> added = scalar_logger(logger, "log_scalar");
-        const WithoutGil released;
-        debug::add_logger(added);
-      },
-      py::arg("logger"), "Adds a logger, an object with log_scalar.");
-  module.def("any_layer_ran", &debug::any_layer_ran,
-             "Returns true if a layer ran, a script logged a tensor, or the configuration has no "
-             "sections.");
-  module.def("features_of_layer", &features_of_layer, py::arg("layer_name"),
-             "The running features of a layer: (namespace, name, configuration) each.");
-  module.def("set_terminal_prefix", &debug::set_terminal_prefix, py::arg("prefix"),
-             "Begins each message on stderr.");
-  module.def("list_features", &debug::list_features);
-  module.def("explain_features", &debug::explain_features, py::arg("names"));
-  module.def(
       "set_tensor_reduction_group",
       [](const py::object& group, const std::string& layer_name) {
         debug::set_tensor_reduction_group(to_process_group(group), layer_name);
@@ -275,8 +287,16 @@ void bind_debug(py::module_& parent) {
   });
   module.def("set_weight_tensor_tp_group_reduce", &debug::set_weight_tensor_tp_group_reduce,
              py::arg("enabled"));
-  module.def("run_path", &debug::run_path,
-             "Returns the directory that the session records to; '' if it records nothing.");
+}
+
+}  // namespace
+
+void bind_debug(py::module_& parent) {
+  py::module_ module = parent.def_submodule("debug", "Sessions; see telens.debug.");
+  bind_sessions(module);
+  bind_records(module);
+  bind_layers(module);
+  bind_ranks(module);
 }
 
 }  // namespace telens::python

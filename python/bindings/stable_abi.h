@@ -1,5 +1,5 @@
-// Converts tensors and dtypes between Python and at::Tensor of core/stable_abi/tensor.h. Stands in
-// for torch/csrc/utils/pybind.h, which uses symbols that change with each torch version.
+// Converts tensors and dtypes between Python and at::Tensor of core/stable_abi/tensor.h. Replaces
+// torch/csrc/utils/pybind.h, which uses symbols that change with each torch version.
 //
 // Tensors cross through torch._C._aoti, the functions with which PyTorch's compiled models exchange
 // tensors with Python.

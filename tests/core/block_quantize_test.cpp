@@ -381,20 +381,6 @@ TEST(Mxfp8, example_worked_by_hand) {
   EXPECT_EQ(scale(ScaleRounding::nearest).scale_inv.item<int>(), 127 + 1);  // 2.009 is nearer 2
 }
 
-// 56 / 28 = 2: the scale is 2. 5 / 2 = 2.5 is a code; 9 / 2 = 4.5 ties between 4 and 5, to even.
-TEST(Mxfp6, example_worked_by_hand) {
-  at::Tensor x = at::zeros({1, 32});
-  x[0][0] = 56.0F;
-  x[0][1] = -5.0F;
-  x[0][2] = 9.0F;
-  const auto rowwise = ops::quantize_mxfp6(x, FormatId::e3m2, {}, {true, false}).rowwise;
-  EXPECT_EQ(rowwise.codes.sizes(), x.sizes());  // one code per byte
-  EXPECT_EQ(rowwise.scale_inv.item<int>(), 127 + 1);
-  EXPECT_EQ(rowwise.codes[0][0].item<int>(), E3M2::kMaxCode);
-  EXPECT_EQ(rowwise.codes[0][1].item<int>(), encode<E3M2>(-2.5F, Saturation::saturating));
-  EXPECT_EQ(rowwise.codes[0][2].item<int>(), encode<E3M2>(4.0F, Saturation::saturating));
-}
-
 // 448 / 3 = 149.33, rounded down to a power of two 128: 3 -> 384, 0.1 -> 12.8, between 12 and 13
 // -> 13. Without the rounding: 3 -> 448 and 0.1 -> 14.93 -> 15.
 TEST(Fp8Blocks, example_worked_by_hand) {
@@ -584,14 +570,6 @@ TEST(BlockQuantizeArguments, that_do_not_fit_are_named) {
                                        FormatId::e4m3, ScalingMode::mxfp8, at::kFloat);
               }),
               HasSubstr("need Byte [16, 1]"));
-}
-
-TEST(Mxfp6, a_cast_on_a_gpu_is_refused) {
-  const auto on_gpu = at::detail::make_tensor<c10::TensorImpl>(  // without memory
-      c10::DispatchKeySet(c10::DispatchKey::CUDA), caffe2::TypeMeta::Make<float>(),
-      c10::Device(c10::kCUDA, 0));
-  EXPECT_THAT(get_error([&] { ops::quantize_mxfp6(on_gpu, FormatId::e2m3, {}, {}); }),
-              HasSubstr("MXFP6E2M3 has no CUDA kernels"));
 }
 
 TEST(BlockQuantizeOnMeta, gives_shapes_and_strides_without_data) {

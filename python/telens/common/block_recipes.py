@@ -88,8 +88,8 @@ class MXFP6BlockScaling(Recipe):
     """Each 32 six-bit elements along a row share a power-of-two scale (OCP MX 1.0). CPU only.
 
     A code is stored in one byte, so tensors need as much memory as in MXFP8. GEMMs multiply the
-    decoded values. Features must be divisible by 32. The number of tokens is arbitrary. Transformer
-    Engine has no such recipe. On a GPU, casts raise ``UsageError``.
+    decoded values. Features must be divisible by 32. The number of tokens is arbitrary. The
+    recipe does not exist in Transformer Engine. On a GPU, casts raise ``UsageError``.
 
     Parameters
     ----------
