@@ -51,7 +51,8 @@ RECIPES = {
 
 
 class Model(torch.nn.Module):
-    """A decoder of TELens modules; layers are named layers.<i>.... and head in configurations."""
+    """A decoder of TELens modules. Layers are named layers.<i>.<name> and head in
+    configurations."""
 
     def __init__(
         self, layers: int, hidden: int, heads: int, max_sequence: int, ranks: Ranks | None = None
@@ -82,7 +83,8 @@ class Model(torch.nn.Module):
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --cp, --sp of own rows."""
+        """Maps bytes, int64 [seq, batch], to logits [seq, batch, 256]; with --cp or --sp this
+        rank's rows."""
         hidden = torch.nn.functional.embedding(data, self.embedding)
         if self.ranks:
             hidden = self.ranks.own_sequence(hidden)
@@ -113,7 +115,7 @@ class Text:
         self.data = torch.frombuffer(text, dtype=torch.uint8)
 
     def bigram_entropy(self) -> float:
-        """Entropy of the next byte given the present one, in nats."""
+        """Returns the entropy of the next byte given the current one, in nats."""
         pairs = self.data[:-1].long() * 256 + self.data[1:].long()
         counts = torch.bincount(pairs, minlength=256 * 256).double().view(256, 256)
         conditional = counts / counts.sum(dim=1, keepdim=True)
@@ -132,7 +134,7 @@ class Text:
 
 
 def find_python_library() -> pathlib.Path:
-    """Python's standard library, at the path that the C++ sample uses."""
+    """Returns the path of Python's standard library, the default text of the C++ sample too."""
     for root in ("/usr/lib", "/usr/local/lib"):
         found = sorted(p.parent for p in pathlib.Path(root).glob("python3.*/ast.py"))
         if found:
@@ -141,7 +143,7 @@ def find_python_library() -> pathlib.Path:
 
 
 def split_mix(counter: int) -> int:
-    """Sebastiano Vigna's SplitMix64: well mixed bits from a counter."""
+    """Returns well mixed bits of a counter: Sebastiano Vigna's SplitMix64."""
     mask = 2**64 - 1
     bits = counter * 0x9E3779B97F4A7C15 & mask
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & mask
@@ -150,7 +152,8 @@ def split_mix(counter: int) -> int:
 
 
 def learning_rate(peak: float, step: int, steps: int) -> float:
-    """Linear warm-up over the first twentieth, then a cosine down to a tenth."""
+    """Returns the learning rate: linear warm-up over the first twentieth, then a cosine down to a
+    tenth."""
     progress = (step + 1) / steps
     if progress < 0.05:
         return peak * progress / 0.05
@@ -159,7 +162,7 @@ def learning_rate(peak: float, step: int, steps: int) -> float:
 
 
 def device_of(options: argparse.Namespace) -> torch.device:
-    """Where to train: modules that name no device are made on the best one that can be used."""
+    """Returns the device to train on, which is also the default device of modules."""
     best = te.LayerNorm(1).weight.device
     if options.device == "cuda" and best.type != "cuda":
         has_gpu = torch.cuda.is_available()
@@ -202,7 +205,7 @@ def show_progress(first: int, step: int, steps: int, loss: float, begin: float) 
 
 
 def make_model(options: argparse.Namespace, ranks: Ranks | None = None) -> Model:
-    """The whole model, or this rank's part of it: a seed gives the same weights on any ranks."""
+    """Creates the whole model, or this rank's part of it. The weights depend only on the seed."""
     sizes = (options.layers, options.hidden, options.heads, options.sequence)
     whole = Model(*sizes)
     if ranks is None or ranks.tp * ranks.cp == 1:
@@ -228,7 +231,7 @@ def train(
         print(f"{len(text.data)} bytes of text from {text.folder}")
     torch.manual_seed(options.seed)
     device = device_of(options)
-    # Made on the CPU: a seed gives the same weights on every device.
+    # Created on the CPU, so that the weights depend only on the seed.
     model = (make_model(options) if one_rank else make_model(options, ranks)).to(device)
     adamw = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
@@ -317,7 +320,7 @@ class Parser(argparse.ArgumentParser):
 def make_parser(
     description: str = "Trains a byte-level GPT of TELens modules on real text.",
 ) -> argparse.ArgumentParser:
-    """The options that every model has."""
+    """Adds the options that every sample has."""
     parser = Parser(
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -38,7 +38,7 @@ DEVIATION = 0.023
 
 
 class Model(paddle.nn.Layer):
-    """A decoder of TELens layers; they are named model.layers.<i>.... and model.head."""
+    """A decoder of TELens layers, which are named model.layers.<i>.<name> and model.head."""
 
     def __init__(self, layers: int, hidden: int, heads: int, max_sequence: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Model(paddle.nn.Layer):
         self.head = te.Linear(hidden, 256, weight_attr=normal, bias_attr=False)
 
     def forward(self, data: paddle.Tensor) -> paddle.Tensor:
-        """Bytes, int64 [batch, seq] -> logits [batch, seq, 256]."""
+        """Maps bytes, int64 [batch, seq], to logits [batch, seq, 256]."""
         hidden = self.embedding(data)
         angles = self.rotary(data.shape[1])
         for layer in self.layers:
@@ -70,7 +70,7 @@ class Model(paddle.nn.Layer):
 
 
 def batch_of(text: Text, options: argparse.Namespace, step: int) -> list[paddle.Tensor]:
-    """Inputs and targets, int64 [batch, seq]."""
+    """Returns inputs and targets, int64 [batch, seq]."""
     found = text.batch(options.seed, step, options.sequence, options.batch)
     return [paddle.to_tensor(each.t().numpy()) for each in found]
 

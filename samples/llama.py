@@ -17,12 +17,12 @@ from gpt import make_parser, train
 import telens
 import telens.pytorch as te
 
-# SwiGLU has a third matrix: 8/3 x hidden, not 4 x, keep the number of parameters.
+# SwiGLU has a third matrix. With 8/3 x hidden instead of 4 x, the number of parameters is equal.
 _MULTIPLE = 32  # MXFP8's blocks
 
 
 class Llama(torch.nn.Module):
-    """A decoder as Llama's; layers are named layers.<i>.... and head in configurations."""
+    """A decoder like Llama's. Layers are named layers.<i>.<name> and head in configurations."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class Llama(torch.nn.Module):
     def forward(
         self, data: torch.Tensor, inference_params: te.InferenceParams | None = None
     ) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256].
+        """Maps bytes, int64 [seq, batch], to logits [seq, batch, 256].
 
-        With inference_params the bytes follow those whose keys and values it holds.
+        With inference_params, the bytes continue the text whose keys and values it caches.
         """
         hidden = torch.nn.functional.embedding(data, self.embedding)
         angles = self.angles if inference_params else self.angles[: data.size(0)]
@@ -67,7 +67,7 @@ class Llama(torch.nn.Module):
         return self.head(self.norm(hidden))
 
     def caches(self) -> te.InferenceParams:
-        """A cache of a text's keys and values, as long as the sequences in training."""
+        """Creates a cache for keys and values, as long as the training sequences."""
         attention = self.layers[0].self_attention.core_attention
         return te.InferenceParams(
             1,

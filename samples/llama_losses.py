@@ -3,8 +3,9 @@
 
     PYTHONPATH=build/python .venv/bin/python samples/llama_losses.py --out losses.svg
 
-The picture needs matplotlib. Its first half shows the loss in BF16; its second how far each recipe
-is from BF16 with the same seed, which has the same weights and batches to begin with.
+The picture needs matplotlib. Its first half shows the loss in BF16; the second half shows the
+difference of each recipe from BF16 with the same seed, that is, with the same initial weights and
+the same batches.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def train(recipe: str, seed: int, steps: int, folder: Path) -> list[float]:
         command = [sys.executable, SAMPLE, *SIZES, *TEXT, *options, "--device", "cpu"]
         subprocess.run(
             [str(each) for each in command],
-            # One thread: products of this size gain nothing from a second one.
+            # GEMMs of this size are not faster with a second thread.
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             check=True,
@@ -55,7 +56,7 @@ def train_all(steps: int, folder: Path) -> Losses:
 
 
 def print_table(losses: Losses) -> None:
-    """Markdown for docs/transformer_engine.md."""
+    """Returns the table of docs/transformer_engine.md as Markdown."""
     ends = {run: statistics.mean(values[-WINDOW:]) for run, values in losses.items()}
     seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
     print(f"| mean loss of the last {WINDOW} steps, nats a byte | {seeds} | against BF16 |")
@@ -68,7 +69,7 @@ def print_table(losses: Losses) -> None:
 
 
 def running_mean(values: list[float]) -> list[float]:
-    """Means of the last WINDOW values at each step (of fewer at the beginning)."""
+    """Returns the running mean of the last WINDOW values (of fewer at the beginning)."""
     return [statistics.mean(values[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(values))]
 
 

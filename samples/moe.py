@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a byte-level mixture of experts on real text: two of its experts work on each byte.
+"""Trains a byte-level mixture of experts on real text. Each byte is routed to two experts.
 
     python samples/moe.py --config debug.yaml --log-dir logs --recipe delayed
     torchrun --nproc-per-node 2 samples/moe.py --ep 2
@@ -22,14 +22,14 @@ from ranks import Ranks, add_layer_options
 import telens
 import telens.pytorch as te
 
-# How much a step moves the scores of experts that had too many or too few bytes.
+# The change per step of the scores of experts that received too many or too few bytes.
 BALANCING_RATE = 1e-3
 
 
 class Experts(torch.nn.Module):
     """Sends each token to `top_k` experts and sums their outputs.
 
-    Ranks have different experts, and each sends its own tokens to all of them.
+    Each rank has some of the experts and sends its tokens to the ranks of their experts.
     """
 
     def __init__(self, options: argparse.Namespace, name: str, ranks: Ranks) -> None:
@@ -39,7 +39,8 @@ class Experts(torch.nn.Module):
         self.ranks = ranks
         self.dispatcher = te.MoEDispatcher(experts, ranks.dp_group)
         self.router = torch.nn.Linear(hidden, experts, bias=False)
-        # Added to scores where experts are chosen, so that all of them get work; not a weight.
+        # Added to the scores only to choose experts, so that all of them receive tokens. Not
+        # trained.
         self.register_buffer("balance", torch.zeros(experts))
         first, own = self.dispatcher.first_expert, self.dispatcher.num_local_experts
         grouped = {"bias": False, "device": "cpu", "first_gemm": first}
@@ -64,7 +65,7 @@ class Experts(torch.nn.Module):
         return self.dispatcher.combine(self.fc2(made, m_splits))
 
     def copy_own_experts(self, whole: Experts) -> None:
-        """The weights of this rank's experts, from a mixture that has all of them."""
+        """Copies the weights of this rank's experts from a layer that has all experts."""
         first = self.dispatcher.first_expert
         for own, every in ((self.fc1, whole.fc1), (self.fc2, whole.fc2)):
             for i in range(self.dispatcher.num_local_experts):
@@ -73,7 +74,7 @@ class Experts(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    """Attention, then a mixture of experts in the place of the MLP."""
+    """Attention, then a mixture of experts instead of the MLP."""
 
     def __init__(self, options: argparse.Namespace, number: int, ranks: Ranks) -> None:
         super().__init__()
@@ -115,7 +116,8 @@ class Mixture(torch.nn.Module):
         self.head = te.Linear(hidden, 256, bias=False, name="head", device="cpu")
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Bytes, int64 [seq, batch] -> logits [seq, batch, 256]; with --cp, --sp of own rows."""
+        """Maps bytes, int64 [seq, batch], to logits [seq, batch, 256]; with --cp or --sp this
+        rank's rows."""
         hidden = self.ranks.own_sequence(torch.nn.functional.embedding(data, self.embedding))
         for layer in self.layers:
             hidden = layer(hidden, self.angles[: data.size(0)])
@@ -123,7 +125,7 @@ class Mixture(torch.nn.Module):
 
 
 def make_mixture(options: argparse.Namespace, ranks: Ranks) -> Mixture:
-    """The whole model with this rank's experts: a seed gives the same weights on any ranks."""
+    """Creates the model with this rank's experts. The weights depend only on the seed."""
     whole = Mixture(options, Ranks.alone())
     if ranks.dp * ranks.cp * ranks.tp == 1:
         return whole

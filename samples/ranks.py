@@ -1,4 +1,4 @@
-"""The ranks that train one model: tensor, sequence, context, data and expert parallel.
+"""The ranks that train a model with tensor, sequence, context, data and expert parallelism.
 
 Started by torchrun.
 
@@ -20,7 +20,7 @@ from telens.pytorch.attention.dot_product_attention.context_parallel import (
 
 
 def add_layer_options(parser: argparse.ArgumentParser) -> None:
-    """How the ranks divide layers and sequences."""
+    """The options of ranks: how they divide layers and sequences."""
     parser.add_argument("--tp", type=int, default=1, help="ranks that share each layer")
     parser.add_argument(
         "--sp", action="store_true", help="they divide the sequence between the layers too"
@@ -42,9 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Ranks:
-    """This process among tp * cp * dp ranks.
+    """The groups of this process among tp * cp * dp ranks.
 
-    Ranks of a tensor-parallel group are adjacent, and so are the groups that share a sequence.
+    The ranks of a tensor-parallel group have consecutive numbers, and so have the ranks that share
+    a sequence.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Ranks:
 
     @classmethod
     def alone(cls) -> Ranks:
-        """A single rank, also in a process that is part of a larger group."""
+        """Returns a single rank, even in a process that belongs to a larger group."""
         ranks = cls.__new__(cls)
         ranks._become(1, False, 1, 1, 1)
         return ranks
@@ -82,7 +83,7 @@ class Ranks:
             return
         dist.init_process_group("gloo")
         self.rank = dist.get_rank()
-        # Every rank makes all groups, in one order.
+        # Every rank must create all groups, in the same order.
         for first in range(0, world, tp):
             group = dist.new_group(list(range(first, first + tp)), group_desc="tensor_parallel")
             if first <= self.rank < first + tp:
@@ -117,11 +118,11 @@ class Ranks:
         }
 
     def own_batch(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's columns of [seq, batch]."""
+        """Returns this rank's columns of [seq, batch]."""
         return x.chunk(self.dp, 1)[self.rank // (self.tp * self.cp)] if self.dp > 1 else x
 
     def own_sequence(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of [seq, ...], under context and sequence parallelism."""
+        """Returns this rank's rows of [seq, ...] under context and sequence parallelism."""
         if self.cp > 1:
             x, _, _ = get_batch_on_this_cp_rank(None, x, None, None, self.cp_group, "sbhd")
         return x.chunk(self.tp)[self.rank % self.tp] if self.sequence_parallel else x
@@ -134,7 +135,7 @@ class Ranks:
             )
 
     def copy_own_part(self, model: torch.nn.Module, whole: torch.nn.Module) -> None:
-        """The parameters of the whole model, or this rank's part of them; but no experts."""
+        """Copies the parameters of the whole model, or this rank's part of them, except experts."""
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if not getattr(parameter, "allreduce", True):
@@ -146,15 +147,15 @@ class Ranks:
                 parameter.copy_(value)
 
     def share_of_loss(self) -> float:
-        """The weight of this rank's mean loss in the mean over the batch."""
+        """Returns the weight of this rank's mean loss in the mean over the batch."""
         return 1 / (self.dp * self.cp * (self.tp if self.sequence_parallel else 1))
 
     def total_loss(self, share: torch.Tensor) -> float:
-        """Sums the ranks' shares to the mean loss over the batch."""
+        """Returns the mean loss over the batch, as the sum of the ranks' shares."""
         return self.total(share.detach().clone()).item()
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks that have other tokens."""
+        """Returns the sum over the ranks that have different tokens."""
         if self.sequence_parallel:
             dist.all_reduce(numbers, group=self.tp_group)
         if self.dp * self.cp > 1:
@@ -162,12 +163,13 @@ class Ranks:
         return numbers
 
     def add_gradients(self, model: torch.nn.Module) -> None:
-        """Sums the ranks' partial gradients, which layers leave to their owner."""
+        """Sums the partial gradients over ranks. Layers leave this to the program."""
         for parameter in model.parameters():
             is_divided = getattr(parameter, "tensor_model_parallel", False)
             if self.sequence_parallel and not is_divided:  # the gradient of this rank's rows
                 dist.all_reduce(parameter.grad, group=self.tp_group)
-            # An expert received tokens from every rank that shares the batch.
+            # An expert's gradient is complete: it received the tokens of every rank that shares the
+            # batch.
             if self.dp * self.cp > 1 and getattr(parameter, "allreduce", True):
                 dist.all_reduce(parameter.grad, group=self.dp_group)
 

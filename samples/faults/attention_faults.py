@@ -1,4 +1,4 @@
-"""Faults of attention, which begin at its queries and keys and not at a weight."""
+"""Faults in attention: changes of queries and keys, not of a weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUERY, KEY = 0, 1
 
 
 def change_queries_and_keys(training: Training, layer: str, at: int, change) -> None:
-    """change(query, key) returns a new query and key, both [seq, batch, heads, size]."""
+    """Replaces query and key, [seq, batch, heads, size], by the result of change(query, key)."""
 
     def hook(module, inputs):
         if training.step < at:
@@ -27,7 +27,7 @@ def logits_explode(training: Training, layer: str, at: int) -> Truth:
 
 
 def attention_collapses(training: Training, layer: str, at: int) -> Truth:
-    """Every query attends only to its own position: logits of 0 there and below 0 before it."""
+    """Every query attends only to its own position: its logit is 0 there and negative before it."""
 
     def change(query: torch.Tensor, key: torch.Tensor):
         query, key = query.clone(), key.clone()

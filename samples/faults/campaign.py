@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants faults in small trainings, and healthy twins of the same seeds; records each as a run.
+"""Records small trainings with a planted fault, and healthy trainings with the same seeds.
 
 python samples/faults/campaign.py OUT --seeds 1 2 --recipes delayed mxfp8
 python samples/faults/judge.py OUT
@@ -27,7 +27,7 @@ ALL_FAULTS = (*FAULTS, *RARE_FAULTS, *PROGRAM_FAULTS, *ATTENTION_FAULTS, *QUIET_
 
 @dataclasses.dataclass
 class Case:
-    """One run: a fault, or none, in a training."""
+    """A run of the campaign: a training with a fault, or without one."""
 
     name: str
     options: Options
@@ -50,7 +50,7 @@ class Case:
 
 
 def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: str) -> list[Case]:
-    """Yields one run per fault, seed and recipe. The seed selects the victim and the iteration.
+    """Yields one run per fault, seed and recipe. The seed selects the layer and the iteration.
 
     `model` replaces the GPT.
     """
@@ -76,7 +76,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: 
 
 
 def healthy_cases(seeds: list[int], recipes: list[str]) -> list[Case]:
-    """Twins, and trainings with harmless differences that must not look like a fault."""
+    """Yields healthy runs, some of which have harmless peculiarities that must not be reported."""
     variations = {
         "twin": {},
         "fast": {"learning_rate": 1e-2},

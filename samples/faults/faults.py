@@ -17,7 +17,10 @@ FP8 = (*DELAYED, "current", "mxfp8")
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """A cause with its place and first iteration, or None for the whole run or an unknown one."""
+    """The expected finding: one of several causes, its place and its first iteration.
+
+    ``layer`` and ``tensor`` are None if the finding may be about any.
+    """
 
     causes: tuple[str, ...]  # any of them is right
     layer: str | None
@@ -27,9 +30,10 @@ class Truth:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One way to break a training.
+    """A fault that can be planted in a training.
 
-    ``plant(training, layer, at)`` does it to a layer from an iteration on, and returns the truth.
+    ``plant(training, layer, at)`` plants it in a layer from iteration ``at`` on and returns the
+    expected diagnosis.
     """
 
     name: str
@@ -44,7 +48,7 @@ def module_of(training: Training, layer: str) -> torch.nn.Module:
 
 
 def watched_name(layer: str) -> str:
-    """The GEMM that uses the module's input."""
+    """Returns the name of the layer whose GEMM uses the module's input."""
     return {"layernorm_mlp": f"{layer}.fc1"}.get(layer.rpartition(".")[2], layer)
 
 
@@ -79,7 +83,7 @@ def weight_of(training: Training, layer: str) -> torch.nn.Parameter:
 
 
 def in_step(training: Training, at: int, do: Callable[[], None]) -> None:
-    """Runs before the forward of a single iteration."""
+    """Calls ``do`` before the forward of a single iteration."""
     training.before_step.append(lambda t: do() if t.step == at else None)
 
 

@@ -34,7 +34,8 @@ def diagnose(run: pathlib.Path) -> dict:
 
 
 def place_of_truth(findings: list[dict], truth: dict) -> int | None:
-    """The number of the first finding that names cause, layer, tensor and iteration."""
+    """Returns the index of the first finding with the expected cause, layer, tensor and
+    iteration."""
     tensors = truth["tensor"] or []
     if isinstance(tensors, str):
         tensors = [tensors]
@@ -54,7 +55,7 @@ def label(finding: dict) -> str:
 
 
 class Judgement:
-    """Counts the first findings per kind of run."""
+    """Counts the results of runs, per kind of run."""
 
     def __init__(self) -> None:
         self.table: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)

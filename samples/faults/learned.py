@@ -36,7 +36,7 @@ def did_learn(losses: Sequence[float]) -> bool:
 
 
 def losses_of(run: pathlib.Path) -> list[float]:
-    """The losses that `debug.step` recorded, a resumed run's in one list."""
+    """Returns the losses that `debug.step` recorded; the parts of a resumed run are joined."""
     from telens.run import Run
 
     scalars = Run(run).table("scalars")

@@ -1,6 +1,6 @@
-"""The models that samples/faults trains, with data and loss.
+"""The models that samples/faults trains, with their data and losses.
 
-Layers have the names of their submodules, so that a fault can find its victim by name.
+Layers have the names of their modules, so that a fault can find its layer by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def text() -> Text:
 
 
 class Task:
-    """A model to train: `build` makes it, `batch` its data, `loss` compares."""
+    """A training task: `build` creates the model, `batch` returns data, `loss` computes the
+    loss."""
 
     build: Callable[[Options], torch.nn.Module]
 
@@ -77,7 +78,7 @@ def llama(made: Options) -> torch.nn.Module:
 
 
 class Perceptron(torch.nn.Module):
-    """Layers and ReLU, no norm, no residual."""
+    """Linear layers with ReLU, without norms and residual connections."""
 
     def __init__(self, inputs: int, hidden: int, depth: int, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Perceptron(torch.nn.Module):
 
 
 class Regression(Task):
-    """A smooth function of random inputs, by its mean squared error."""
+    """Regression: a smooth function of random inputs, with the mean squared error as loss."""
 
     INPUTS, OUTPUTS = 32, 16
 
@@ -118,7 +119,8 @@ class Regression(Task):
 
 
 class Patches(torch.nn.Module):
-    """A small image network: convolutions as products of patches, ReLU, pooling, residuals."""
+    """A small convolutional network: GEMMs of image patches, ReLU, pooling, residual
+    connections."""
 
     def __init__(self, hidden: int, blocks: int, classes: int) -> None:
         super().__init__()
@@ -139,7 +141,8 @@ class Patches(torch.nn.Module):
 
 
 class Images(Task):
-    """Gratings of a few directions in noise, with most pixels black."""
+    """Classification: images of stripes in one of several directions, with noise and mostly black
+    pixels."""
 
     CLASSES = 16
 

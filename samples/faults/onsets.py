@@ -33,7 +33,7 @@ def options_of(fault: Fault) -> Options:
 
 
 def begins_when_planted(fault: Fault) -> bool:
-    """Returns whether the expected first iteration follows the iteration of the fault.
+    """Returns whether the expected first iteration depends on the iteration of the fault.
 
     Some faults are a property of the whole run, such as a learning rate.
     """
@@ -53,7 +53,7 @@ def cases(names: list[str]) -> Iterator[Case]:
 
 
 def train(name: str, out: pathlib.Path) -> str:
-    """Trains one case; returns the error that ended it, "" if it was recorded."""
+    """Trains one case. Returns the error that ended it, or "" if the run was recorded."""
     torch.set_num_threads(1)
     fault = name.rpartition("-at-")[0]
     case = next(each for each in cases([fault]) if each.name == name)

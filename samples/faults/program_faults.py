@@ -1,4 +1,4 @@
-"""Faults that a program brings in: by its optimizer, its resumes, its data, its products."""
+"""Faults of a training program: in its optimizer, checkpoints, data or GEMMs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from telens.debug import Registry, TEConfigAPIMapper, api_method
 
 
 def rate_one(training: Training, layer: str, at: int) -> Truth:
-    """A learning rate of 1 from the first step on, as if a schedule's peak were its factor."""
+    """Sets the learning rate to 1 from the first step on, as if a schedule's factor were used as
+    the rate."""
     training.rate_factor = 1 / training.options.learning_rate
     return Truth(("weight_jump",), None, None, 1)
 
@@ -38,7 +39,7 @@ def rate_tenth(training: Training, layer: str, at: int) -> Truth:
 
 
 def without_gradient(training: Training, layer: str, at: int) -> None:
-    """The optimizer does not see the gradient of a weight any more."""
+    """Hides the gradient of a weight from the optimizer."""
 
     def drop(t: Training) -> None:
         if t.step >= at:
@@ -58,7 +59,7 @@ def never_optimized(training: Training, layer: str, at: int) -> Truth:
 
 
 def large_steps(training: Training, layer: str, at: int) -> Truth:
-    """One weight takes 30 times the step, as in a separate parameter group."""
+    """Multiplies the step of one weight by 30, as a separate parameter group could."""
     before: list[torch.Tensor] = []
 
     def keep(t: Training) -> None:
@@ -83,7 +84,7 @@ def zero_at_start(training: Training, layer: str, at: int) -> Truth:
 
 
 def weight_anew(training: Training, layer: str, at: int) -> Truth:
-    """A weight is initialized again, as if it were missing in a checkpoint."""
+    """Initializes a weight again, as if it were missing in a checkpoint."""
 
     @torch.no_grad()
     def initialize() -> None:
@@ -111,7 +112,7 @@ def inf_in_activation(training: Training, layer: str, at: int) -> Truth:
 
 
 def nan_once(training: Training, layer: str, at: int) -> Truth:
-    """In one iteration, whose step is not taken."""
+    """Puts a NaN into the input in one iteration, whose optimizer step is skipped."""
     change_input(
         training,
         layer,
@@ -149,13 +150,13 @@ def explodes_slowly(training: Training, layer: str, at: int) -> Truth:
 
 
 def scale_lost_once(training: Training, layer: str, at: int) -> Truth:
-    """As after a resume that loads the amax history but not the scale computed from it."""
+    """Sets the scale to 1, as a resume does that loads the amax history but not the scale."""
     in_step(training, at, scale_slot(training, layer, lambda s: 1.0))
     return Truth(("wrong_scale",), watched_name(layer), "activation", at)
 
 
 def scales_swapped(training: Training, layer: str, at: int) -> Truth:
-    """Activation and weight have each other's scale."""
+    """Swaps the scales of activation and weight."""
 
     @torch.no_grad()
     def swap() -> None:
@@ -192,7 +193,7 @@ def gradients_in_e4m3(training: Training, layer: str, at: int) -> Truth:
 
 
 def bf16_throughout(training: Training, layer: str, at: int) -> Truth:
-    """The autocast region ends to have FP8 in the middle of the training."""
+    """Switches the recipe off in the middle of the training."""
 
     def leave() -> None:
         training.recipe = RECIPES["bf16"]
@@ -206,7 +207,7 @@ def bf16_throughout(training: Training, layer: str, at: int) -> Truth:
 
 @Registry.register_feature(namespace="telens")
 class WrongOperand(TEConfigAPIMapper):
-    """Another operand in a GEMM: its transpose, its rows moved by one, or a factor too much."""
+    """Replaces an operand of a GEMM by its transpose, by rows shifted by one, or by a multiple."""
 
     @api_method
     def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
@@ -247,7 +248,7 @@ def wrong_operand(gemm: str, operand: str, change: str):
 
 
 def weight_cached(training: Training, layer: str, at: int) -> Truth:
-    """The weight's codes stay at one iteration, as with a wrong is_first_microbatch."""
+    """Keeps the quantized weight of one iteration, as a wrong is_first_microbatch does."""
     module = module_of(training, layer)
     forward = module.forward
 

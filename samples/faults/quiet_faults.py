@@ -1,4 +1,4 @@
-"""Faults that a training lives on with: nothing breaks, and it learns less than it could."""
+"""Faults that do not break a training: it only learns less than it could."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from training import Training
 
 
 def detached_output(training: Training, layer: str, at: int) -> Truth:
-    """A layer gets no gradient, as after a forgotten detach()."""
+    """Removes the gradient of a layer, as a forgotten detach() does."""
 
     def hook(module, inputs, output):
         if training.step < at:
@@ -27,7 +27,8 @@ def detached_from_start(training: Training, layer: str, at: int) -> Truth:
 
 
 def gain_with_weight_decay(training: Training, layer: str, at: int) -> Truth:
-    """The gain of a norm is in a group whose weight decay outruns its gradients, from step 0 on."""
+    """Applies a weight decay to a norm's gain that is stronger than its gradients, from step 0
+    on."""
 
     @torch.no_grad()
     def decay() -> None:

@@ -1,4 +1,4 @@
-"""More faults, which are rarer or slower to show than the faults in faults.py."""
+"""Faults that are rarer, or visible later, than those in faults.py."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def outlier_token(training: Training, layer: str, at: int) -> Truth:
 
 
 def grows_everywhere(training: Training, layer: str, at: int) -> Truth:
-    """In all recipes, unlike growing_input, which delayed scaling cannot follow."""
+    """Grows in every recipe. growing_input grows faster than delayed scaling can follow."""
     change_input(training, layer, at, lambda x: x * 1.5 ** min(training.step - at + 1, 14))
     causes = ("activation_jump", "overflow")
     return Truth(causes, watched_name(layer), "activation", at)
@@ -131,7 +131,7 @@ def margin_later(training: Training, layer: str, at: int) -> Truth:
         )
 
     training.before_step.append(set_recipe)
-    # The scale of an iteration is made at the end of the one before.
+    # The scale of an iteration is computed at the end of the previous one.
     return Truth(("wrong_margin", "wrong_scale"), None, None, at)
 
 

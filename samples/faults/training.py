@@ -1,4 +1,4 @@
-"""A small training whose parts can be reached from outside, to plant faults in it."""
+"""A small training with accessible parts, in which faults can be planted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Training:
         self.build()
 
     def build(self) -> None:
-        """Creates model and optimizer again, as at the start of a process."""
+        """Creates a new model and optimizer, as at the start of a process."""
         made = self.options
         self.model = self.task.build(made)
         if self.step >= made.frozen_from:
@@ -112,7 +112,7 @@ class Training:
                 parameter.requires_grad_(False)
 
     def resume(self, with_histories: bool) -> None:
-        """Saves and loads everything; `with_histories`: the amax histories too."""
+        """Saves and loads all state. `with_histories`: includes the amax histories."""
         model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         self.build()
         if not with_histories:
@@ -192,7 +192,7 @@ class Training:
 
 
 def every_iteration(path: str | os.PathLike) -> dict:
-    """Returns a file's configuration without its budgets."""
+    """Returns the configuration in a file without its budgets."""
     import yaml
 
     config = yaml.safe_load(pathlib.Path(path).read_text())
@@ -202,7 +202,7 @@ def every_iteration(path: str | os.PathLike) -> dict:
 
 
 def record(training: Training, config: str | os.PathLike | dict, folder: str | os.PathLike) -> str:
-    """Runs the training under the configuration; the path of its run."""
+    """Runs the training under the configuration and returns the path of its run."""
     if training.sections:
         config = {**config, **training.sections}
     debug.initialize(config, log_dir=folder)

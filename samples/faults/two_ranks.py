@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two replicas that average their gradients, of which one goes wrong in the middle of the training.
+"""Trains two data-parallel replicas, one of which gets a fault in the middle of the training.
 
 python samples/faults/two_ranks.py OUT --fault rank_parts
 """
@@ -25,7 +25,8 @@ AT = 14
 
 
 def recorded_name(training: Training, layer: str) -> str:
-    """The name that debug.infer_and_assign_layer_names gave: it counts the layers from 1."""
+    """Returns the layer's name in the run: debug.infer_and_assign_layer_names counts layers from
+    1."""
     return watched_name(module_of(training, layer).name)
 
 
@@ -37,7 +38,7 @@ def average_gradients(training: Training) -> None:
 
 
 def rank_parts(training: Training) -> Truth:
-    """One element of a weight of the second rank changes, as by a faulty device."""
+    """Changes one element of a weight on the second rank, as a faulty device could."""
 
     @torch.no_grad()
     def change() -> None:
@@ -49,7 +50,7 @@ def rank_parts(training: Training) -> Truth:
 
 
 def other_scale(training: Training) -> Truth:
-    """The scale of a weight of the second rank is overwritten."""
+    """Overwrites the scale of a weight on the second rank."""
     layer = "layers.1.self_attention.proj"
 
     @torch.no_grad()
@@ -62,7 +63,7 @@ def other_scale(training: Training) -> Truth:
 
 
 def lost_nan(training: Training) -> Truth:
-    """The ranks agree on their largest gradients by a maximum, in which gloo loses a NaN."""
+    """Reduces the largest gradient by a maximum over ranks, in which gloo drops a NaN."""
     name = "largest_gradient"
 
     def largest(t: Training) -> None:
@@ -78,7 +79,7 @@ def lost_nan(training: Training) -> Truth:
 
 
 def unreduced(training: Training) -> Truth:
-    """The gradient of a parameter is no longer averaged."""
+    """Stops averaging the gradient of a parameter."""
     averages = training.before_update
 
     def keep(t: Training) -> None:
@@ -94,7 +95,7 @@ def unreduced(training: Training) -> Truth:
 
 
 def other_recipe(training: Training) -> Truth:
-    """The second rank trains under another recipe than the first one."""
+    """Uses a different recipe on the second rank."""
     if training.options.rank == 1:
         training.recipe = RECIPES["current"]
     return Truth(("unlike_recipes",), None, None, 0)

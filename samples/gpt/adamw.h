@@ -23,7 +23,7 @@ class AdamW {
 
   AdamW(const NamedTensors& parameters, const AdamWOptions& options);
 
-  // Applies the gradients and drops them.
+  // Updates the parameters from their gradients, and clears the gradients.
   void step(double learning_rate);
 
   // The state for a checkpoint, by name; step() changes these tensors in place.

@@ -34,7 +34,7 @@ TensorDict read_tensors(const std::string& file) {
   }
 }
 
-// The tensors whose names begin with the prefix, by the rest of their names.
+// Returns the tensors whose names begin with the prefix, keyed by the rest of the name.
 telens::StateDict with_prefix(const TensorDict& tensors, const std::string& prefix) {
   telens::StateDict state;
   for (const auto& entry : tensors) {

@@ -10,7 +10,8 @@
 namespace gpt {
 namespace {
 
-// Made on the CPU, from where train() moves them: a seed gives the same weights on every device.
+// Created on the CPU, so that the weights depend only on the seed; train() moves them to the
+// device.
 telens::ParameterOptions on_cpu() {
   telens::ParameterOptions options;
   options.device = at::kCPU;

@@ -21,13 +21,14 @@ struct ModelOptions {
   std::int64_t max_sequence = 128;
 };
 
-// Layers are named layers.<i>.... and head in debug configurations.
+// Layers are named layers.<i>.<name> and head in debug configurations.
 class Model : public torch::nn::Module {
  public:
   // ranks: selects this rank's part of the model; null for the whole model.
   explicit Model(const ModelOptions& options, const Ranks* ranks = nullptr);
 
-  // bytes: int64 [seq, batch] -> logits [seq, batch, 256]; of this rank's rows and samples.
+  // Maps bytes, int64 [seq, batch], to logits [seq, batch, 256]. Both are this rank's part of the
+  // batch.
   at::Tensor forward(const at::Tensor& bytes);
 
  private:
@@ -38,7 +39,8 @@ class Model : public torch::nn::Module {
   std::shared_ptr<telens::Linear> head_;
 };
 
-// The whole model, or this rank's part of it: a seed gives the same weights on any ranks.
+// Creates the whole model, or this rank's part of it. The weights depend only on the seed, not on
+// the number of ranks.
 std::shared_ptr<Model> make_model(const ModelOptions& options, const Ranks& ranks);
 
 }  // namespace gpt

@@ -1,5 +1,5 @@
-// NCCL as a process group. Two implementations: nccl_backend.cpp, and without_nccl.cpp for a build
-// without CUDA or NCCL's header.
+// NCCL as the backend of a process group. There are two implementations: nccl_backend.cpp, and
+// without_nccl.cpp for a build without CUDA or NCCL's header.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -9,7 +9,7 @@
 
 namespace gpt {
 
-// rank, size: in the group. Returns null if this build does not include NCCL.
+// `rank` and `size` refer to the group. Returns null if this build does not include NCCL.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size,
                                                     const GroupOptions& options);

@@ -1,4 +1,4 @@
-// process_groups.h in a build without gloo's headers: there is one process.
+// Implements process_groups.h for a build without gloo's headers, which supports only one process.
 #include "process_groups.h"
 
 namespace gpt {

@@ -9,15 +9,16 @@
 
 namespace gpt {
 
-// fp32; bf16: torch.autocast on the device; delayed, current, ...: quantized layers within it.
+// "fp32", "bf16" (torch.autocast on the device), or a recipe such as "delayed": quantized layers
+// inside of torch.autocast.
 class Precision {
  public:
   explicit Precision(const std::string& name, at::DeviceType device);
 
-  // In force for the lifetime of the object: to be held during a forward.
+  // Active during its lifetime, which must cover a forward.
   class Region {
    public:
-    // group: the ranks that share scales; null if this rank does not share them.
+    // group: the ranks over which amaxes are reduced; null if they stay local to this rank.
     explicit Region(const Precision& precision, const telens::ProcessGroupPtr& group = nullptr);
     ~Region();
     Region(const Region&) = delete;

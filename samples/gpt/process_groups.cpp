@@ -49,7 +49,7 @@ std::uint16_t port_from_environment() {
   return port;
 }
 
-// torchrun's agent serves a store; without one rank 0 does.
+// Connects to the store, which torchrun's agent serves if there is one, else rank 0.
 c10::intrusive_ptr<c10d::Store> meet(int rank, int ranks) {
   const std::string host = from_environment("MASTER_ADDR");
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -81,7 +81,7 @@ c10::intrusive_ptr<Gloo> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<Gloo>(store, rank, size, of_backend);
 }
 
-// The backends are there, the name that all of its ranks know it by, and its place in torch's list.
+// Creates the group: its backends, its name on all ranks, and its entry in torch's registry.
 telens::ProcessGroupPtr make_in(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                 const GroupOptions& options) {
   const std::string name = fmt::format("{}:{}", options.description, fmt::join(options.ranks, "-"));

@@ -21,17 +21,18 @@ namespace gpt {
 telens::ProcessGroupPtr join_world(int rank, int ranks, const at::Device& device);
 
 struct GroupOptions {
-  std::vector<std::uint64_t> ranks;  // their ranks in the world, ascending, this process among them
+  std::vector<std::uint64_t> ranks;  // ranks in the world, ascending, including this process
   std::string description;
-  at::Device device = at::kCPU;  // cpu: only CPU tensors
+  at::Device device = at::kCPU;  // kCPU: the group only supports CPU tensors
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
-// Some of them. Only they make the group; no two groups have the same ranks and description.
+// Creates a group of some ranks. Only these ranks call it. Two groups must not have the same ranks
+// and description.
 telens::ProcessGroupPtr make_group(const telens::ProcessGroupPtr& world,
                                    const GroupOptions& options);
 
-// In place.
+// Replaces the tensor by its sum over the group.
 void sum_over(const telens::ProcessGroupPtr& group, at::Tensor tensor);
 
 void wait_for_all(const telens::ProcessGroupPtr& group);

@@ -33,7 +33,7 @@ struct PlacedParameter {
   telens::ParameterPlacement placement;
 };
 
-// In the order of the modules, which a whole model and a divided one share.
+// Returns parameters in module order, which is the same in a whole and in a divided model.
 std::vector<PlacedParameter> list_parameters(const torch::nn::Module& model) {
   std::vector<PlacedParameter> parameters;
   for (const auto& module : model.modules()) {
@@ -102,7 +102,7 @@ Ranks::Ranks(const RankOptions& options, const Place& place, const at::Device& d
 void Ranks::make_groups(const at::Device& device) {
   world_ = join_world(static_cast<int>(place_.rank), static_cast<int>(place_.ranks), device);
   const std::int64_t rank = place_.rank;
-  const std::int64_t of_layer = rank % options_.tp;         // its rank in its tensor-parallel group
+  const std::int64_t of_layer = rank % options_.tp;         // rank in its tensor-parallel group
   const std::int64_t sequence = options_.tp * options_.cp;  // ranks of one sequence
   const auto make = [&](std::vector<std::uint64_t> ranks,
                         const char* description) -> telens::ProcessGroupPtr {
@@ -143,7 +143,8 @@ Batch Ranks::own_part(const Batch& batch) const {
   return {own_bytes(batch.inputs), own_bytes(batch.targets)};
 }
 
-// [seq, batch]: its samples, its chunks of their sequences, its rows of those.
+// bytes: [seq, batch]. Selects this rank's samples, then its chunks of their sequences
+// (context_parallel.h), then its rows of the chunks.
 at::Tensor Ranks::own_bytes(const at::Tensor& bytes) const {
   const std::int64_t sequence = options_.tp * options_.cp;
   at::Tensor own = bytes.chunk(options_.dp, 1)[place_.rank / sequence];

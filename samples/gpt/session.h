@@ -14,8 +14,8 @@ struct SessionOptions {
   std::int64_t first_step = 0;
 };
 
-// A debug session for the lifetime of the object, if there is a configuration. Its end prints the
-// path of the run.
+// A debug session that lasts as long as the object. Does nothing without a configuration. The
+// destructor prints the path of the run.
 class Session {
  public:
   Session(const SessionOptions& options, const Ranks& ranks);

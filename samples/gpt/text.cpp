@@ -58,7 +58,7 @@ fs::path find_python_library() {
   return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
 }
 
-// Sebastiano Vigna's SplitMix64: well mixed bits from a counter.
+// Returns well mixed bits of a counter: Sebastiano Vigna's SplitMix64.
 std::uint64_t split_mix(std::uint64_t counter) {
   std::uint64_t bits = counter * 0x9E3779B97F4A7C15ULL;
   bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ULL;

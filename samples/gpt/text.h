@@ -26,11 +26,12 @@ class Text {
   // `folder` selects Python's standard library. Throws telens::UsageError if there is no text.
   static Text load(const std::string& folder, std::int64_t max_bytes);
 
-  // Entropy of the next byte given the present one, in nats: the loss of the best bigram model.
+  // Returns the entropy of the next byte given the current one, in nats: the loss of the best
+  // bigram model.
   double bigram_entropy() const;
 
-  // Sequences at positions that depend only on seed and step, so that a resumed run continues with
-  // the same batches.
+  // Returns sequences at positions that depend only on seed and step, so that a resumed run
+  // continues with the same batches.
   Batch batch(std::uint64_t seed, std::int64_t step, const BatchShape& shape) const;
 
   const std::string& folder() const { return folder_; }

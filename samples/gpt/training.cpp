@@ -40,7 +40,7 @@ AdamW::NamedTensors named_parameters(const Model& model) {
   return parameters;
 }
 
-// Linear warm-up over the first twentieth, then a cosine down to a tenth.
+// Linear warm-up over the first 5 % of the steps, then a cosine decay to 10 % of the rate.
 double learning_rate(const TrainingOptions& options, std::int64_t step) {
   const double progress = static_cast<double>(step + 1) / static_cast<double>(options.steps);
   constexpr double kWarmUp = 0.05;
@@ -50,7 +50,7 @@ double learning_rate(const TrainingOptions& options, std::int64_t step) {
   return options.learning_rate * (kFloor + (1 - kFloor) * 0.5 * (1 + std::cos(phase)));
 }
 
-// One line a step: the hexadecimal bits of the loss in FP32.
+// One line per step: the bits of the FP32 loss in hexadecimal.
 class LossFile {
  public:
   explicit LossFile(const std::string& path) {
@@ -67,7 +67,7 @@ class LossFile {
   std::ofstream stream_;
 };
 
-// A process has a GPU of its machine to itself.
+// Each process uses one GPU of its machine.
 at::Device get_device(const TrainingOptions& options, const Place& place) {
   const at::Device best = telens::default_device(at::hasCUDA());
   if (options.device == "cuda" && !best.is_cuda()) {
@@ -85,7 +85,7 @@ at::Device get_device(const TrainingOptions& options, const Place& place) {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
 }
 
-// The mean loss of the batch, of which each rank has a part.
+// Returns the mean loss of the batch, of which each rank has a part.
 float forward_and_backward(Model& model, const Precision& precision, const Batch& batch,
                            const Ranks& ranks) {
   const Batch own = ranks.own_part(batch);

@@ -21,15 +21,15 @@ struct TrainingOptions {
   std::string recipe = "delayed";
   std::string device = "auto";          // cpu, cuda, or auto: cuda if this build can use a GPU
   std::string text;                     // folder; "" for Python's standard library
-  std::int64_t text_bytes = 4 << 20;    // read at most this much
+  std::int64_t text_bytes = 4 << 20;    // maximum number of bytes to read
   std::string config;                   // debug YAML; "" for no session
-  std::string log_dir = "telens_runs";  // the debug session's
+  std::string log_dir = "telens_runs";  // of the debug session
   std::string loss_file;                // "" for none
   std::string save;                     // checkpoint to write; "" for none
-  std::int64_t save_at = 0;             // after how many steps; 0 for the last one
+  std::int64_t save_at = 0;             // number of steps before it is written; 0 for all
   std::string resume;                   // checkpoint to resume from; "" for none
-  // The mean loss of the last steps must be at least this much below the text's bigram entropy, in
-  // nats, or train() throws when all is done.
+  // In nats. If set, train() throws at its end unless the mean loss of the last steps is at least
+  // this much below the text's bigram entropy.
   std::optional<double> below_bigrams;
 };
 

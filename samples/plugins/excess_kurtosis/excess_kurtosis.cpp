@@ -19,7 +19,7 @@ enum Sum : std::size_t { n, mean, m2, m3, m4, kSums };
 
 class ExcessKurtosis final : public StatisticDefinition {
  public:
-  // Stays on the tensor's device: no value is asked for before the step.
+  // Stays on the tensor's device: no value is read before the step.
   at::Tensor add(const at::Tensor& tensor) const override {
     const at::Tensor x = tensor.to(at::kDouble);
     const at::Tensor center = x.mean();

@@ -1,4 +1,4 @@
-"""A feature that asks for statistics in place of computing them.
+"""A feature that requests statistics instead of computing them.
 
 LogTails logs how heavy the tails of large tensors are: ``excess_kurtosis``, which
 excess_kurtosis.py defines, and two statistics that TELens has.
@@ -19,12 +19,13 @@ class LogTails(TEConfigAPIMapper):
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
-        """On in iterations that ``freq`` divides (default: all), and asked again in the next."""
+        """Enabled in multiples of ``freq`` (default: all iterations); queried again in the next
+        iteration."""
         freq = config.get("freq", 1)
         return iteration % freq == 0, iteration - iteration % freq + freq
 
     @api_method
     def inspect_tensor(self, config, layer_name, *, tensor, statistics):
-        """Called with the high-precision tensor, once a micro-batch."""
+        """Called with the high-precision tensor, once per micro-batch."""
         if tensor is not None and tensor.numel() >= config.get("min_elements", 4096):
             statistics.want("excess_kurtosis", "std", "cur_amax")

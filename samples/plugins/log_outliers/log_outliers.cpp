@@ -34,14 +34,14 @@ config::FeatureDescription description() {
   };
 }
 
-// The base class answers the routing calls by the configuration's selection and schedule. No
-// statistics are asked for, so ranks need not meet for it.
+// The base class answers the routing calls from the selection and schedule of the configuration.
+// This feature requests no statistics, so it causes no collective.
 class LogOutliers final : public ScheduledFeature {
  public:
   LogOutliers(const config::FeatureEntry& entry, FeatureServices& services)
       : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
 
-  // Called for every micro-batch, perhaps on several threads: counts add up until the step.
+  // Called for every micro-batch, possibly on several threads. Counts are summed until the step.
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading&) override {
     if (call.tensor == nullptr || call.tensor->numel() == 0) return;
@@ -79,7 +79,7 @@ class LogOutliers final : public ScheduledFeature {
   }
 
   FeatureServices& services_;
-  std::mutex mutex_;  // over counts_
+  std::mutex mutex_;  // guards counts_
   std::map<Key, Count> counts_;
 };
 

@@ -20,13 +20,14 @@ class LogOutliers(TEConfigAPIMapper):
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
-        """On in iterations that ``freq`` divides (default: all), and asked again in the next."""
+        """Enabled in multiples of ``freq`` (default: all iterations); queried again in the next
+        iteration."""
         freq = config.get("freq", 1)
         return iteration % freq == 0, iteration - iteration % freq + freq
 
     @api_method
     def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration):
-        """Called with the high-precision tensor, once a micro-batch."""
+        """Called with the high-precision tensor, once per micro-batch."""
         if tensor is None or tensor.numel() == 0:
             return
         magnitude = tensor.float().abs()

@@ -1,6 +1,6 @@
 // MyFeature: logs the percentage of a tensor's elements that are larger than a threshold.
 //
-// Replace the measured quantity by your own; docs/plugins.md explains the parts.
+// Replace the measured quantity with your own. docs/plugins.md explains the parts.
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace telens;
 
-// Help, documentation and the checks of the configuration are made from this.
+// Help, documentation and the checks of the configuration are generated from this description.
 config::FeatureDescription description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
@@ -32,16 +32,16 @@ config::FeatureDescription description() {
 }
 
 // One instance serves all layers of a section. The base class answers the routing calls from the
-// section's selection and schedule. It counts by itself and asks for none of the statistics that
-// ranks reduce together.
+// section's selection and schedule. It counts by itself and requests no statistics, which would be
+// reduced over ranks.
 class MyFeature final : public ScheduledObserver {
  public:
   MyFeature(const config::FeatureEntry& entry, FeatureServices& services)
       : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}),
         services_(services) {}
 
-  // Once a micro-batch for each selected tensor, perhaps on several threads. It must not change
-  // the tensor.
+  // Called once per micro-batch for each selected tensor, possibly on several threads. It must not
+  // change the tensor.
   void observe_tensor(const FeatureCall& at, const ObservedTensor& call, TensorReading&) override {
     if (!call.tensor.defined() || call.tensor.numel() == 0) return;
     const config::Value& parameters = selection(std::nullopt, call.tensor_name)->parameters;

@@ -1,6 +1,6 @@
 """MyFeature: logs the percentage of a tensor's elements that are larger than a threshold.
 
-Replace the measured quantity by your own; docs/plugins.md explains the parts.
+Replace the measured quantity with your own. docs/plugins.md explains the parts.
 """
 
 from telens.debug import (
@@ -30,7 +30,7 @@ class MyFeature(TEConfigAPIMapper):
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
-        """On in the iterations of the schedule, and asked again in the next of them."""
+        """Enabled in the iterations of the schedule; queried again in the next of them."""
         return next_enabled_iter(
             config["start_step"],
             config["end_step"],
@@ -41,7 +41,7 @@ class MyFeature(TEConfigAPIMapper):
 
     @api_method
     def inspect_tensor(self, config, layer_name, *, tensor_name, tensor, iteration):
-        """Called once a micro-batch for each selected tensor; it must not change the tensor."""
+        """Called once per micro-batch for each selected tensor. Must not change the tensor."""
         if tensor is None or tensor.numel() == 0:
             return
         beyond = (tensor.abs() > config["threshold"]).sum().item()
