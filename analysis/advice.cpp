@@ -20,7 +20,7 @@ constexpr double kUnitOfE5m2 = 0x1p-3;
 constexpr double kUnitOfE4m3 = 0x1p-4;
 constexpr double kUnitOfFp32 = 0x1p-24;
 
-// In the order of preference among equals: the cheapest to adopt first.
+// Sorted by cost of adoption, cheapest first. This order decides between equally good recipes.
 constexpr std::array kRecipes{
     AdvisedRecipe{"fp8_current_scaling_", "current scaling", kUnitOfE4m3, kUnitOfE5m2,
                   "Float8CurrentScaling()", "tensorwise"},
@@ -42,7 +42,7 @@ const Series* find(const Facts& facts, std::int32_t layer, TensorName tensor, in
   return facts.find({.layer = layer, .tensor = tensor, .rank = rank}, statistic);
 }
 
-// The mean over iterations of sqrt(mse) over the root mean square of the tensor.
+// Returns the mean over iterations of sqrt(mse) / root mean square.
 std::optional<double> relative_error(const Facts& facts, const Series& squares) {
   double sum = 0;
   std::size_t count = 0;
@@ -57,7 +57,7 @@ std::optional<double> relative_error(const Facts& facts, const Series& squares) 
   return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
 }
 
-// The losses of one layer on one rank.
+// The losses of a layer's tensors on one rank.
 using Losses = std::map<TensorName, TensorLoss>;
 using LayerKey = std::pair<std::int32_t, int>;
 
@@ -96,7 +96,8 @@ double unit_of(const AdvisedRecipe& recipe, TensorName tensor) {
   return tensor == TensorName::gradient ? recipe.unit_of_gradient : recipe.unit;
 }
 
-// The number of terms in each sum of a GEMM, from the sizes of its operands and its result.
+// Returns the number of terms in each sum of a GEMM, computed from the sizes of operands and
+// result.
 double terms(const Facts& facts, const LayerKey& key) {
   const auto elements = [&](TensorName tensor) {
     const Series* series = find(facts, key.first, tensor, key.second, "numel");
@@ -204,7 +205,7 @@ std::vector<RecipeAdvice> advise(const Facts& facts) {
     RecipeAdvice advice = advise_on(facts, recipe);
     if (advice.tensors > 0) advices.push_back(std::move(advice));
   }
-  // Layers in which a recipe was not measured are not known to fit it.
+  // A layer in which a recipe was not measured does not count as fitting.
   std::size_t most = 0;
   for (const RecipeAdvice& each : advices) most = std::max(most, each.layers);
   std::ranges::stable_sort(advices, {}, [&](const RecipeAdvice& each) {

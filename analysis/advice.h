@@ -16,7 +16,8 @@ namespace telens::analysis {
 struct AdvisedRecipe {
   std::string_view prefix;  // of its statistics: "mxfp8_"
   std::string_view title;   // "MXFP8"
-  double unit = 0;  // half the distance of neighboring numbers, relative, of the forward format
+  // Unit roundoff of the forward format: half the relative distance of neighboring numbers.
+  double unit = 0;
   double unit_of_gradient = 0;
   std::string_view transformer_engine;  // the class of its recipe
   std::string_view torchao;             // how torchao converts a model to it; "" if it does not
@@ -63,8 +64,8 @@ double error_limit(double unit, double other_unit, double k);
 // The statistics that advise() reads.
 std::vector<std::string_view> advised_statistics();
 
-// One entry per recipe that was measured, in the order of preference: first those with the fewest
-// layers that do not fit or were not measured; among equals the cheapest to adopt.
+// Returns one entry per measured recipe, best first: the fewest layers that do not fit or were not
+// measured, then the lowest cost of adoption.
 std::vector<RecipeAdvice> advise(const Facts& facts);
 
 }  // namespace telens::analysis

@@ -16,8 +16,8 @@ constexpr double kSteps = 3;
 // Summary of the last points before a place.
 struct Past {
   double usual = 0;
-  double spread = 0;        // taken over the steps
-  double largest_step = 0;  // without a spike
+  double spread = 0;        // spread of the changes between points
+  double largest_step = 0;  // spikes excluded
 };
 
 // Returns the largest distance, or the third largest if there are many: a spike of one point
@@ -32,7 +32,8 @@ double largest_but_a_spike(const std::vector<double>& steps) {
 }
 
 Past summarize_past(std::span<const double> values) {
-  // The newest ones, and how steps vary: gradients fall by a factor of 10 while training begins.
+  // Uses the newest points and the variation of their steps, because gradients fall by a factor of
+  // 10 at the start of a training.
   constexpr std::size_t kNewest = 5;
   const auto newest = values.last(std::min(kNewest, values.size()));
   Past past{.usual = median({newest.begin(), newest.end()})};
@@ -135,7 +136,7 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t end = i;
     while (end < values.size() && leaves(end)) ++end;
     const std::size_t stays = end - i;
-    // After a burst, values return to where most of the window was.
+    // Compare with the median of the window too: after a burst, values return to it.
     const auto window = std::span(values).subspan(begin, i - begin);
     const double from_window = values[i] - median({window.begin(), window.end()});
     const bool beyond =
@@ -144,15 +145,15 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t back = end;
     while (back < values.size() && is_away(back, away / 2)) ++back;
     if (back < values.size() && back - i < options.passing) continue;
-    // All of these points but one must stay away.
+    // All of these points except one must stay shifted.
     const auto first_points = std::views::iota(i, std::min(values.size(), i + options.passing));
     if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 1) continue;
-    // A spike before a shift is none of it.
+    // A spike before a shift is not part of it.
     const bool goes_on = stays > 1 && std::abs(values[i + 1] - past.usual) >=
                                           std::abs(values[i] - past.usual) + options.least_bits;
     if (goes_on) continue;
     if (stays < options.sustained) {
-      // A shift that the end of the run, or the last finite value, cuts short must be larger.
+      // A shift must be larger if it is cut short by the end of the run or by a non-finite value.
       const auto missing = static_cast<double>(options.sustained - stays);
       const double enough = options.least_bits * (1 + missing / 2);
       if (end < values.size() || std::abs(values[i] - past.usual) < enough) continue;
@@ -194,7 +195,7 @@ namespace {
 
 constexpr std::int64_t kSettling = 3;  // points
 
-// The statistics that the root mean square of a tensor comes from.
+// The statistics from which the root mean square of a tensor is computed.
 struct SizeSources {
   const Series* norm = nullptr;
   const Series* count = nullptr;
@@ -220,7 +221,8 @@ struct SizeSources {
   }
 };
 
-// `statistic`: of the tensor whose sizes are wanted.
+// Returns the sizes of the tensor that `statistic` belongs to, or `statistic` itself if they are
+// unknown.
 Series sizes_beside(const Facts& facts, const Series& statistic) {
   Series sizes{.place = statistic.place};
   const SizeSources sources(facts, statistic.place);

@@ -1,5 +1,5 @@
-// The sizes of tensors, and when they leave their usual values. Uses medians, which single values
-// do not change.
+// The sizes of tensors, and the iterations in which they leave their usual range. Uses medians,
+// because a single value does not change them.
 #pragma once
 
 #include <cstdint>
@@ -104,8 +104,8 @@ std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> siz
                                                      const ShiftOptions& options);
 
 // Returns true if the gradient next to the loss is among the shifted ones: a factor on the loss or
-// different data is the cause. Under delayed scaling the other layers shift one after another, as
-// their scales do.
+// different data is the cause. Under delayed scaling the other layers follow one after another,
+// because their scales do.
 bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Series> gradients);
 
 }  // namespace telens::analysis

@@ -15,8 +15,9 @@ namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastIterations = 3;
-constexpr std::int64_t kNearby = 2;  // iterations, within which the third run is compared
-// Seeds of small models differ by up to 0.25 in the dgrads of four neighbors, by 0.1 in all.
+constexpr std::int64_t kNearby = 2;  // iterations around it in which the third run is compared
+// With different seeds, small models differ by up to 0.25 bits in the dgrads of four neighboring
+// layers, and by 0.1 bits in all layers.
 constexpr double kLeastBits = 0.5;
 constexpr double kTimesSteps = 4;
 constexpr double kTimesChance = 3;
@@ -45,12 +46,12 @@ double middle_of_known(std::vector<double> bits) {
   return middle(std::move(bits));
 }
 
-// Values in bits by pair and iteration; NaN if a value is missing.
+// Values in bits for each pair and iteration; NaN if a value is missing.
 struct Table {
   std::vector<std::int64_t> iterations;
   std::vector<std::vector<double>> bits;  // by pair
 
-  // The median over the pairs [begin, end); NaN if fewer than half of them are known.
+  // Returns the median over the pairs [begin, end); NaN if fewer than half of them are known.
   double common(std::size_t begin, std::size_t end, std::size_t iteration) const {
     std::vector<double> values;
     for (std::size_t i = begin; i < end; ++i) {
@@ -84,7 +85,7 @@ Table make_table(const std::vector<SeriesPair>& pairs, const Value& value) {
   return table;
 }
 
-// log2 of another run over A.
+// Returns log2(other run / A).
 Table make_ratios(const std::vector<SeriesPair>& pairs, const Series* SeriesPair::*other) {
   return make_table(pairs, [&](const SeriesPair& pair, const Point& a) {
     const Series* series = pair.*other;
@@ -93,7 +94,7 @@ Table make_ratios(const std::vector<SeriesPair>& pairs, const Series* SeriesPair
   });
 }
 
-// log2 of A over its first value that is positive and finite.
+// Returns log2(A / first positive finite value of A).
 Table make_levels(const std::vector<SeriesPair>& pairs) {
   Table levels =
       make_table(pairs, [](const SeriesPair&, const Point& a) { return log_ratio(1, a.value); });
@@ -105,7 +106,7 @@ Table make_levels(const std::vector<SeriesPair>& pairs) {
   return levels;
 }
 
-// How values change from one iteration to the next known one, in bits.
+// The changes from one known iteration to the next, in bits.
 struct Steps {
   double common = 0;   // the median change that all series have in common
   double scatter = 0;  // the standard deviation of a single series' change
@@ -133,13 +134,14 @@ struct Steps {
   }
 };
 
-// Neighbors in the list: [begin, end).
+// Consecutive pairs of the list: [begin, end).
 struct Window {
   std::size_t begin = 0, end = 0;
   std::size_t size() const { return end - begin; }
 };
 
-// All pairs, then halves, quarters, ... that overlap by three quarters.
+// Returns windows of all pairs, then of half of them, a quarter, ...; neighboring windows overlap
+// by three quarters.
 std::vector<Window> list_windows(std::size_t pairs) {
   std::vector<Window> windows;
   for (std::size_t size = pairs; size >= kLeastPairs; size = size / 2) {
@@ -152,7 +154,8 @@ std::vector<Window> list_windows(std::size_t pairs) {
   return windows;
 }
 
-// The neighbors with the largest sum of values less `half`, or of the opposite if it is negative.
+// Returns the window with the largest sum of (value - half), or of (half - value) if `half` is
+// negative.
 Window largest_sum(const std::vector<double>& values, double half) {
   Window best;
   Window window;
@@ -179,7 +182,7 @@ Window largest_sum(const std::vector<double>& values, double half) {
 struct Excess {
   std::size_t first = 0, end = 0;
   std::size_t known = 0;
-  bool ends = false;  // before the last iteration in which it is known
+  bool ends = false;  // true if it ends before the last known iteration
 };
 
 class Search {
@@ -191,7 +194,7 @@ class Search {
         has_third_(std::ranges::any_of(pairs, &SeriesPair::third)),
         ratios_(make_ratios(pairs, &SeriesPair::b)),
         levels_(make_levels(pairs)),
-        // With the same seed and data, both runs vary together, and their ratios do not.
+        // With the same seed and data, the variation of both runs cancels in their ratio.
         steps_(other_seeds || has_third_ ? levels_ : ratios_) {
     if (has_third_) third_ = make_ratios(pairs, &SeriesPair::third);
   }
@@ -294,7 +297,8 @@ class Search {
     return usual;
   }
 
-  // The neighbors that have the factor: those whose ratios are most above half of it in sum.
+  // Returns the window that has the factor: the one in which ratios exceed half of the factor by
+  // the largest sum.
   CommonFactor describe(const Window& window, const Excess& excess) const {
     const std::vector<double> usual = usual_ratios(excess);
     const double half = middle_of_known({usual.begin() + static_cast<std::ptrdiff_t>(window.begin),

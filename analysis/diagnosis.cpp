@@ -25,12 +25,13 @@ namespace telens::analysis {
 namespace {
 
 constexpr double kTrusted = 0.6;
-// Iterations that a scale or the setup may show later than its first consequence: a history is seen
-// not to move only after the tensor has outgrown its scale.
+// Iterations by which a problem of a scale or the setup may be detected later than its first
+// consequence: a history that is not updated is only visible after the tensor has outgrown its
+// scale.
 constexpr std::int64_t kShownLater = 2;
-// Iterations by which chance may advance the start of clipping and growth.
+// Iterations by which clipping and growth may seem to begin too early, by chance.
 constexpr std::int64_t kByChance = 1;
-// Iterations after the end of a cause in which consequences may still begin.
+// Number of iterations after the end of a cause in which consequences may still begin.
 constexpr std::int64_t kAftermath = 20;
 
 Stage get_stage(const Finding& finding) { return find_rule(finding.cause).stage; }
@@ -83,7 +84,8 @@ bool is_same_by_another_name(const Finding& origin, const Finding& other) {
          std::abs(origin.first - other.first) <= kByChance;
 }
 
-// The rule of the other finding lists this cause as an origin, even if both are about one tensor.
+// Returns true if the rule of the other finding lists this cause as an origin. Both may be about
+// the same tensor.
 bool is_known_origin(const Finding& origin, const Finding& other) {
   const auto& causes = find_rule(other.cause).follows_causes;
   return std::ranges::find(causes, origin.cause) != causes.end();
@@ -106,7 +108,8 @@ bool may_follow(const Finding& origin, const Finding& other) {
   if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
   if (get_stage(origin) == Stage::setup) return follows_from_setup(origin, other);
-  // The loss in a cast changes no setup, no scale and hardly an optimizer's step.
+  // Precision that is lost in a cast does not change the setup or a scale, and hardly changes an
+  // optimizer step.
   const Stage stage = get_stage(other);
   if (stage == Stage::setup || (stage <= Stage::update && stage < get_stage(origin))) return false;
   if (earliest(other) > origin.first || get_stage(other) > get_stage(origin)) return true;
@@ -114,8 +117,8 @@ bool may_follow(const Finding& origin, const Finding& other) {
          get_order_in_step(other.place) >= get_order_in_step(origin.place);
 }
 
-// Moves a known origin before its consequence of the same iteration. Weights that diverge follow an
-// unreduced gradient, but precede it in the order of a step.
+// Moves a known origin before its consequence of the same iteration. For example, weights that
+// diverge between ranks are a consequence of an unreduced gradient, but come first in a step.
 void put_known_origins_first(std::vector<Finding>& findings) {
   for (auto later = findings.begin(); later != findings.end(); ++later) {
     const auto first = std::find_if(findings.begin(), later, [&](const Finding& known) {
@@ -275,7 +278,8 @@ void tell_resume(Finding& finding, const Facts& facts) {
   }
 }
 
-// The letters in lower case, words between single blanks, and a blank at each end.
+// Returns the text in lower case with one blank between words and at both ends. Everything except
+// letters separates words.
 std::string list_words(std::string_view text) {
   std::string words = " ";
   for (const char each : text) {
@@ -296,9 +300,9 @@ bool has_any(std::string_view words, const std::array<std::string_view, N>& part
       parts, [&](std::string_view part) { return words.find(part) != std::string_view::npos; });
 }
 
-// True if an exception says that numbers were wrong, as of sampling from NaN or of a program that
-// stops at a loss that is not finite. An error of the code may name a loss ("KeyError: 'loss'"), an
-// assertion anything, and buffers overflow without any number.
+// Returns true if the text of an exception is about wrong numbers: for example sampling from NaN,
+// or a program that stops if its loss is not finite. Errors in the code do not count, although they
+// may mention a loss ("KeyError: 'loss'"). Neither do assertions and buffer overflows.
 bool speaks_of_numbers(std::string_view reason) {
   constexpr std::array<std::string_view, 9> kErrorsOfCode{
       " attributeerror ",      " importerror ", " indexerror ", " keyerror ",         " nameerror ",
@@ -332,19 +336,19 @@ bool explains(const Ranked& ranked, const Finding& end, const RunEnding& ending)
   const Finding& finding = ranked.finding;
   if (ending.ending != Ending::exception || finding.first > end.first) return false;
   if (finding.confidence < kTrusted) return false;
-  // A feature that stopped the run judged by any of the findings.
+  // A feature stopped the run, possibly because of any of the findings.
   if (ending.reason.find("RunStopped") != std::string::npos) return true;
   if (find_rule(finding.cause).compares_ranks && speaks_of_collectives(ending.reason)) return true;
   const auto leads_to = [&](const Finding& each) {
     if (each.first > end.first || !is_of_values(each)) return false;
-    // A program that ends itself, as by sys.exit(1), gives no reason.
+    // A program that exits by itself, for example by sys.exit(1), gives no reason.
     const bool gives_none = ending.reason.starts_with("SystemExit");
     return speaks_of_numbers(ending.reason) || (gives_none && each.cause == "nonfinite");
   };
   return leads_to(finding) || std::ranges::any_of(ranked.consequences, leads_to);
 }
 
-// An ending never comes before a cause.
+// Adds the end of the run: as a consequence if a finding explains it, else as the last finding.
 void add_ending(std::vector<Ranked>& ranked, Finding end, const RunEnding& ending) {
   const auto origin =
       std::ranges::find_if(ranked, [&](const Ranked& each) { return explains(each, end, ending); });

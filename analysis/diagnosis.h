@@ -34,7 +34,7 @@ struct Diagnosis {
   std::vector<const Rule*> not_compared = {};
   std::string why_not_compared = {};
   std::size_t checked = 0;           // rules that ran, except those about the end of the run
-  std::int64_t first_iteration = 0;  // of the diagnosed ones; greater than the last if none
+  std::int64_t first_iteration = 0;  // first diagnosed iteration; greater than the last if none
   std::int64_t last_iteration = -1;
 
   // Number of rules that apply to this run if their input is recorded.

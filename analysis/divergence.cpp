@@ -64,7 +64,7 @@ std::vector<Quantity> errors_of_no_cast(const std::vector<Quantity>& sizes) {
       none.series.place.gemm = gemm;
       all.push_back(none);
     }
-    none.series.place.gemm.reset();  // one cast for all
+    none.series.place.gemm.reset();  // runs may record one cast for all GEMMs
     all.push_back(std::move(none));
   }
   return all;
@@ -78,8 +78,8 @@ std::vector<std::string_view> compared_statistics() {
 
 namespace {
 
-constexpr double kTimesChance = 3;     // the distance of the third run
-constexpr double kTimesSteps = 4;      // how a series varies by itself
+constexpr double kTimesChance = 3;     // multiple of the distance of the third run
+constexpr double kTimesSteps = 4;      // multiple of the typical change of the series
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
 constexpr double kTimesTolerance = 3;  // in bits: a single point beyond this is not chance
 constexpr std::int64_t kNearby = 2;    // later iterations of the third run that also count
@@ -101,7 +101,7 @@ std::vector<Pair> pair_up(const Series& a, const Series& b) {
 // Consecutive pairs beyond the tolerance: [first, end).
 struct Excess {
   std::size_t first = 0, end = 0;
-  bool by_far = false;  // one of them is not chance
+  bool by_far = false;  // true if one of them is too large for chance
 
   std::size_t size() const { return end - first; }
 };

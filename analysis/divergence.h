@@ -35,13 +35,13 @@ std::vector<Quantity> errors_of_no_cast(const std::vector<Quantity>& sizes);
 // Returns the statistics from which quantities are computed.
 std::vector<std::string_view> compared_statistics();
 
-// A tensor whose sizes in two runs differ by more than the tolerance: from an iteration on, or by
-// far in single iterations. Also a scalar of the program.
+// A series of two runs whose difference exceeds the tolerance: from an iteration on, or by far in
+// single iterations. The series belongs to a tensor, or is a scalar of the program.
 struct Divergence {
   Place place = {};           // in A
   std::string layer = {};     // its name in A; "": a scalar
   std::string quantity = {};  // "root mean square", "error of the cast", or the scalar's name
-  // The number of series that share a factor. If it is above 1, `a` is 1 and `b` is the factor.
+  // The number of series with a common factor. If it is above 1, `a` is 1 and `b` is the factor.
   std::size_t series = 1;
   std::int64_t first = 0;  // iteration
   // Last iteration before the runs agree again; nullopt if they do not.
@@ -73,7 +73,7 @@ using Tolerance = std::function<double(std::int64_t iteration)>;
 
 // Returns the first excess of 3 consecutive common iterations. For sizes, also an excess that lasts
 // until the last one or is very large. The scale of a single cast may be off for one or two
-// iterations. Sets neither place nor names.
+// iterations. Does not set place, layer and quantity.
 std::optional<Divergence> find_divergence(Compared kind, const Series& a, const Series& b,
                                           const Tolerance& tolerance);
 

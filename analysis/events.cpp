@@ -22,7 +22,7 @@ int get_place(std::string_view kind) {
   return kind == "warning" ? 2 : 1;
 }
 
-// Removes the "iteration 12: " that some sentences have after the name of their feature.
+// Removes "iteration 12: ", which some sentences contain after the name of their feature.
 std::string without_iteration(std::string text, std::int64_t iteration) {
   const std::string words = fmt::format("iteration {}: ", iteration);
   const std::size_t at = text.find(words);

@@ -28,7 +28,8 @@ std::optional<int> micro_batch_of(std::string_view statistic) {
   return value;
 }
 
-// A tensor in one call, in the order of training. Ranks come last: they run at the same time.
+// A tensor in one call of a layer. Sorted in training order; the rank is compared last, because
+// ranks run at the same time.
 struct Key {
   std::int64_t iteration = 0;
   int micro_batch = 0;
@@ -63,7 +64,7 @@ Digests list_digests(const Facts& facts) {
   return digests;
 }
 
-// The digests of B by what does not depend on the ids of its layers.
+// The digests of B, with keys that do not contain layer ids.
 using ByName = std::map<std::tuple<std::int64_t, int, int, std::string, TensorName>, double>;
 
 ByName by_name(const Facts& facts, const Digests& digests) {
@@ -76,7 +77,7 @@ ByName by_name(const Facts& facts, const Digests& digests) {
   return named;
 }
 
-// Answers about the digests of both runs.
+// Compares digests of both runs.
 class Comparison {
  public:
   Comparison(const Facts& a, const Facts& b, const LayerMap& map)
@@ -121,7 +122,7 @@ class Comparison {
     return fmt::format("{} {}", a_.layer_name(place.layer), get_name(*place.tensor));
   }
 
-  // True if both runs recorded the tensor of this layer in the same call, with equal bits.
+  // Returns true if both runs recorded this tensor of the layer in the same call, with equal bits.
   bool is_equal(const Key& key, Place place, TensorName tensor) const {
     place.tensor = tensor;
     // The weight is read in the first micro-batch only.
@@ -144,7 +145,7 @@ class Comparison {
     }
   }
 
-  // The tensor of the same rank, iteration and micro-batch before this one.
+  // Returns the tensor before this one in the same rank, iteration and micro-batch.
   const Digest* before(const Key& key) const {
     for (auto at = digests_.find(key); at != digests_.begin();) {
       --at;
@@ -192,7 +193,7 @@ class Comparison {
     if (is_first_input) result.culprit = Culprit::data;
   }
 
-  // True if weights of this rank and iteration were compared.
+  // Returns true if weights of this rank and iteration were compared.
   bool has_weights(const Key& key) const {
     return std::ranges::any_of(digests_, [&](const auto& entry) {
       const auto& [at, digest] = entry;
@@ -201,7 +202,7 @@ class Comparison {
     });
   }
 
-  // True if no tensor but weights comes before this one in the micro-batch.
+  // Returns true if only weights come before this tensor in the micro-batch.
   bool is_first_layer(const Key& key) const {
     for (auto at = digests_.find(key); at != digests_.begin();) {
       --at;
@@ -215,7 +216,8 @@ class Comparison {
   const LayerMap& map_;
   Digests digests_;
   ByName of_b_;
-  // Iterations with a digest in both runs: the first, and up to the first difference the last two.
+  // Iterations that have digests in both runs: the first one, and the last two up to the first
+  // difference.
   std::optional<std::int64_t> first_compared_, last_compared_, before_last_compared_;
 };
 

@@ -25,7 +25,7 @@ struct ExactPlace {
   TensorName tensor = TensorName::activation;
 };
 
-// What computed the first tensor that differs.
+// The operation that computed the first tensor that differs.
 enum class Culprit : std::uint8_t {
   initialization,  // a weight of the first iteration
   optimizer,       // a weight whose gradient was equal in the step before
@@ -37,15 +37,15 @@ enum class Culprit : std::uint8_t {
 };
 
 struct ExactDifference {
-  std::uint64_t compared = 0;   // digests that both runs have
-  std::uint64_t different = 0;  // of these
+  std::uint64_t compared = 0;   // number of digests that both runs have
+  std::uint64_t different = 0;  // number of these that differ
   std::uint64_t only_in_one = 0;
   std::optional<ExactPlace> first = {};
   Culprit culprit = Culprit::between;
   std::vector<std::string> equal_inputs = {};  // labels of recorded inputs of the culprit
   std::string before = {};  // the recorded tensor before it; "" if it is the first
   std::size_t ranks = 0;    // ranks that differ first at this place
-  // Culprit::optimizer: the compared iteration before.
+  // Culprit::optimizer: the previous compared iteration.
   std::optional<std::int64_t> iteration_before = {};
 };
 

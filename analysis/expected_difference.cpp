@@ -126,7 +126,7 @@ double ExpectedError::at(const Place& place) const {
   const auto layer = static_cast<std::size_t>(std::max(0, place.layer));
   const bool backward = place.tensor && std::get<0>(get_order_in_step(place)) == 1;
   if (!backward) return std::sqrt(forward_[layer]);
-  // All of the forward pass, and back to here.
+  // The whole forward pass, then the backward pass up to this layer.
   const double before = layer == 0 ? 0 : forward_[layer - 1];
   return std::sqrt(2 * forward_.back() - before);
 }
@@ -146,7 +146,7 @@ std::vector<double> smooth(const std::vector<Point>& points) {
   return smoothed;
 }
 
-// The largest value of a window whose ends only move forward.
+// The maximum of a sliding window in amortized constant time. Both ends only move forward.
 class SlidingMaximum {
  public:
   void add(std::size_t index, double value) {
@@ -211,7 +211,8 @@ constexpr double kScatterByBf16 = 0x1p-6;  // times 1 / sqrt(n)
 
 constexpr double kTimesScatter = 6;
 constexpr double kOfNormal = 1.4826;
-// Bits of four series; the median of more is surer. Gradients of seeds differ more than weights.
+// Bits. The floor is large enough for the median of four series; the median of more series varies
+// less. With different seeds, gradients differ more than weights.
 constexpr double kFloor = 0.25;
 constexpr double kFloorOfGradients = 1.5;
 constexpr double kCap = 4;
@@ -221,8 +222,8 @@ std::optional<double> ratio_in_bits(double a, double b) {
   return known ? std::optional(std::log2(b / a)) : std::nullopt;
 }
 
-// The largest |log2(b / a)| in the first common iterations; nullopt if there are none or the first
-// one is later than `first`.
+// Returns the largest |log2(b / a)| in the first common iterations. Returns nullopt if there is
+// none, or if the first one is not `first`.
 std::optional<double> first_distance(const Series& a, const Series& b, std::int64_t first,
                                      std::size_t iterations) {
   std::optional<double> largest;
@@ -244,7 +245,7 @@ double rounding_of_weights(const Series& weight, const Facts& facts, std::int64_
   return kGrowthByBf16 + (count && *count > 0 ? kScatterByBf16 / std::sqrt(*count) : 0);
 }
 
-// First iteration of records and scalars; scalars may begin earlier.
+// Returns the first iteration of records and scalars; scalars may begin before records.
 std::int64_t first_iteration(const Facts& facts) {
   std::int64_t first = facts.first_iteration();
   for (const Scalars& each : facts.scalars()) {
@@ -265,7 +266,7 @@ bool have_other_weights(const std::vector<SizePair>& pairs, const Facts& a, std:
   return 2 * others > weights;
 }
 
-// `sizes`: ascending, with `own` among them.
+// Returns the median without `own`. `sizes` is sorted and contains `own`.
 double median_of_others(const std::vector<double>& sizes, double own) {
   const auto at = static_cast<std::size_t>(std::ranges::lower_bound(sizes, own) - sizes.begin());
   const auto other = [&](std::size_t i) { return sizes[i < at ? i : i + 1]; };

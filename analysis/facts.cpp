@@ -45,7 +45,8 @@ std::string without_indices(const std::string& name) {
   return kind;
 }
 
-// Rows of an iteration that is seen a second time, as a ring writes them, replace the first ones.
+// Sorts points by iteration. If an iteration occurs twice, for example in rows of a look-back
+// buffer, the later point counts.
 void sort_by_iteration(std::vector<Point>& points) {
   if (!std::ranges::is_sorted(points, {}, &Point::iteration)) {
     std::ranges::stable_sort(points, {}, &Point::iteration);
@@ -205,14 +206,14 @@ void Facts::read_series(const record::RunReader& run,
 }
 
 Facts::InWarmUp Facts::judge_in_warm_up(std::string_view statistic) {
-  // Ranks that compare bits have to agree under any scale.
+  // Differences between ranks have a meaning under any scale.
   if (statistic.ends_with("_differs") || statistic == "collectives_wrong" ||
       statistic == "nonfinite_lost" || statistic.starts_with("digest")) {
     return InWarmUp::meaningful;
   }
   const bool is_of_cast = statistic.starts_with("scale_") || statistic.starts_with("stale_") ||
                           statistic == "underflows%" || statistic == "mse";
-  // Statistics of a weight do not depend on a cast.
+  // All other statistics are only kept for weights, whose values do not depend on a cast.
   return is_of_cast ? InWarmUp::meaningless : InWarmUp::meaningful_of_weights;
 }
 

@@ -49,13 +49,13 @@ struct Iterations {
 
 class Facts {
  public:
-  // Reads these iterations: the series of the given statistics, and everything else. GEMM states
-  // before the first iteration are also read. Non-finite elements in histograms count like the
-  // recorded statistic. Throws RecordError.
+  // Reads the given statistics and all other tables of these iterations. GEMM states before the
+  // first iteration are also read. Non-finite elements in histograms count like the recorded
+  // statistic. Throws RecordError.
   Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
         Iterations iterations = {});
 
-  // In the order of their turns, then of ranks.
+  // Returns the series of a statistic in training order, then by rank.
   std::vector<const Series*> with(std::string_view statistic) const;
   // Returns another statistic of the same tensor, layer and rank: for the same GEMM if recorded,
   // else of the tensor itself, else for any GEMM. Returns nullptr if it was not recorded.
@@ -84,8 +84,8 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
-  // The last iteration of which a rank has recorded anything; nothing: its last file is of a world
-  // of another size than the newest one, and the run has gone on without it.
+  // Returns the last iteration that a rank recorded. Returns nullopt if its last file belongs to a
+  // world of a different size than the newest one: the run has continued without this rank.
   std::optional<std::int64_t> last_of_rank(int rank) const;
   // Returns a clause (analysis/run_state.h), or "" if nothing prevented features from comparing
   // ranks.
@@ -110,8 +110,8 @@ class Facts {
   void read_warm_up(const record::RunReader& run);
   void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
   void read_histograms(const record::RunReader& run, std::span<const std::string_view> statistics);
-  // A statistic says nothing under a scale of 1, which no recipe has chosen yet: always, unless it
-  // is a weight's, or never.
+  // Whether a statistic has a meaning in warm-up, in which all scales are 1: never, only for
+  // weights, or always.
   enum class InWarmUp { meaningless, meaningful_of_weights, meaningful };
   static InWarmUp judge_in_warm_up(std::string_view statistic);
   void add_point(const Place& place, std::int32_t statistic, const Point& point, InWarmUp warm_up);

@@ -11,8 +11,8 @@
 namespace telens::analysis {
 namespace {
 
-// Two writes closer to each other than a file system's clock ticks have one time; FAT's, the
-// coarsest, ticks every 2 s.
+// Two writes within one tick of the file system's clock have the same time stamp. The coarsest
+// clock is FAT's, with ticks of 2 s.
 constexpr std::chrono::seconds kTick{2};
 
 }  // namespace

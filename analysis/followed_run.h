@@ -1,4 +1,4 @@
-// A run that grows while it is looked at: says when there is something new to read.
+// Detects when a growing run has new data to read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class FollowedRun {
   // wrote one has ended, which changes no file. Returns true on the first call, and on every call
   // within two seconds of a write. Does not read the files. Throws RecordError if no file is left.
   bool has_news();
-  // The next call of has_news() returns true, because the run could not be read.
+  // Makes the next has_news() return true. Call it if the run could not be read.
   void forget() { may_change_unseen_ = true; }
   const std::string& path() const { return path_; }
 

@@ -43,9 +43,9 @@ LiveLook::Key LiveLook::make_key(const Finding& finding, const Facts& facts) {
 
 bool LiveLook::counts(const Finding& finding, const Seen& seen) const {
   if (finding.last < seen.since) return false;
-  // This process writes the run, even on a file system without locks that would show it.
+  // This process is still writing the run, although a file system without locks does not show it.
   if (find_rule(finding.cause).stage == Stage::ending) return false;
-  // The first iteration of a partial read is not the start of anything.
+  // A partial read does not begin at the start of the run.
   if (seen.is_part && finding.first <= seen.facts.first_iteration()) return false;
   const std::string& layer = seen.facts.layer_name(finding.place.layer);
   return layer.empty() || options_.selects(layer);

@@ -15,11 +15,11 @@
 
 namespace telens::analysis {
 
-// The reaction to a finding, each more than the one before.
+// The reaction to a finding, in order of strength.
 enum class Action : std::uint8_t { ignore, tell, veto, stop };
 
 struct LiveLookOptions {
-  std::string path;  // that is read: the run's folder, or one of its files
+  std::string path;  // the run's folder, or one of its files
   std::string run;   // the run's name in commands
   std::function<Action(std::string_view cause)> get_action;
   std::function<bool(const std::string& layer)> selects;
@@ -32,7 +32,7 @@ struct LiveLookOptions {
 struct LiveFinding {
   Action action = Action::tell;
   std::string cause;
-  std::string layer;  // "": of no single one
+  std::string layer;  // "" if it does not concern a single layer
   std::int64_t first = 0;
   std::int64_t last = 0;
   double confidence = 0;
@@ -42,7 +42,7 @@ struct LiveFinding {
 
 struct LiveFindings {
   std::vector<LiveFinding> found = {};
-  bool vetoes = false;  // now, reported or not
+  bool vetoes = false;  // true if any current finding vetoes, even if it was reported before
 };
 
 class LiveLook {
@@ -50,8 +50,8 @@ class LiveLook {
   explicit LiveLook(LiveLookOptions options) : options_(std::move(options)) {}
 
   struct Request {
-    std::int64_t last = INT64_MAX;   // iteration up to which the run is read
-    std::int64_t since = INT64_MIN;  // earlier findings are not reported
+    std::int64_t last = INT64_MAX;   // last iteration to read
+    std::int64_t since = INT64_MIN;  // findings that ended before it are not reported
     // Findings that began in the last recorded iteration are reported by the next look, because
     // some rules need the iteration after it. Set this in the last look to report them at once.
     bool at_end = false;
@@ -64,11 +64,11 @@ class LiveLook {
   using Key = std::tuple<std::string, std::string, int, int, int>;
   static Key make_key(const Finding& finding, const Facts& facts);
 
-  // The run as a look sees it.
+  // The part of the run that a look has read.
   struct Seen {
     const Facts& facts;
     std::int64_t since = INT64_MIN;
-    bool is_part = false;  // earlier iterations were left out
+    bool is_part = false;  // true if earlier iterations were skipped
     std::int64_t settled = 0;
   };
   bool counts(const Finding& finding, const Seen& seen) const;

@@ -11,8 +11,8 @@
 
 namespace telens::analysis {
 
-// Seconds. Clocks of machines differ by seconds, and a rank that loses another one may close its
-// file first.
+// Seconds by which the end of a cause may be recorded after the end of its consequence: clocks of
+// machines differ by seconds, and a rank that loses another one may close its file first.
 inline constexpr double kMostBefore = 10;
 
 // The cause of a rank's end, as far as its file shows it.

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kMostStatistics = 1 << 22;  // 100 bytes each
 
-// A standard deviation in mean absolute deviations from the median, or in median ones, of a normal
-// distribution.
+// Standard deviation of a normal distribution, in units of its mean or median absolute deviation
+// from the median.
 constexpr double kOfMeanDeviation = 1.253314;    // sqrt(pi / 2)
 constexpr double kOfMedianDeviation = 1.482602;  // 1 / the third quartile
 
@@ -31,7 +31,7 @@ double exact_median(std::vector<double> values) {
   return *std::max_element(values.begin(), middle) / 2 + *middle / 2;
 }
 
-// Means of ranks, and how far one of them is from the others.
+// The median over the ranks' means, and the robust scale of their distances from it.
 class Spread {
  public:
   explicit Spread(const std::vector<double>& means) : median_(exact_median(means)) {
@@ -57,7 +57,7 @@ class Spread {
   double scale_ = 0;
 };
 
-// Both of two ranks are equally far from their median, however far that is.
+// Two ranks have the same distance from their median, so their relative difference is used instead.
 void compare_with_other(RankStatistic& own, const std::vector<double>& means) {
   const double other = own.mean == means[0] ? means[1] : means[0];
   const double larger = std::max(std::abs(own.mean), std::abs(other));

@@ -16,7 +16,7 @@ struct RankStatistic {
   int rank = 0;
   std::int64_t records = 0;
   std::int64_t nonfinite = 0;  // records with a non-finite value
-  double lowest = 0;           // of the finite values, as the next two
+  double lowest = 0;           // of the finite values, like `highest` and `mean`
   double highest = 0;
   double mean = 0;
   std::optional<double> median_of_ranks;  // nullopt if no rank has a finite value

@@ -1,5 +1,5 @@
-// Rules and their findings. Help, docs/diagnosis.md and the list of missing data are generated from
-// the descriptions of the rules.
+// Rules and their findings. Help, docs/diagnosis_rules.md and the list of missing data are
+// generated from the descriptions of the rules.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Ranked {
 // Splits an entry of Rule::required: "a|b|c" -> {"a", "b", "c"}.
 std::vector<std::string_view> alternatives_in(std::string_view statistics);
 
-// Decides between two findings that begin together: the finding of the earlier stage is the origin.
+// If two findings begin together, the finding of the earlier stage is the origin.
 enum class Stage : std::uint8_t {
   setup,        // how the run was put together: weights, histories, precision
   scale,        // the scale of a cast
@@ -68,7 +68,7 @@ struct Rule {
   std::vector<std::string_view> optional = {};
   // Numbers of the program (Facts::scalars) that the rule reads; one of them is enough.
   std::vector<std::string_view> scalars = {};
-  // Reads what only an optimizer's hooks record. Without it the rule does not apply.
+  // The rule reads numbers that only optimizer hooks record. It does not apply without them.
   bool needs_optimizer = false;
   bool needs_ledger = false;
   // The rule also judges losses and other numbers of the program, without any of `required`.

@@ -19,7 +19,7 @@ std::vector<std::string_view> alternatives_in(std::string_view statistics) {
 }
 
 std::span<const Rule> rules() {
-  // A look at a run may outlast the static objects of a process that exits.
+  // Never destroyed: a thread may still diagnose while the process exits.
   static const auto& kRules = *new std::array{
       nonfinite(),
       history_lost(),

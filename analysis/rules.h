@@ -10,9 +10,9 @@
 namespace telens::analysis {
 
 std::span<const Rule> rules();
-// Throws InternalError for a cause that is none.
+// Throws InternalError for an unknown cause.
 const Rule& find_rule(std::string_view cause);
-// The statistics that any rule reads, each once.
+// Returns the statistics that any rule reads, without duplicates.
 std::vector<std::string_view> statistics_of_rules();
 
 }  // namespace telens::analysis

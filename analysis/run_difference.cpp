@@ -77,15 +77,16 @@ LayerMap find_layer_map(std::span<const std::string> a, std::span<const std::str
 namespace {
 
 constexpr std::string_view kLoss = "loss";
-constexpr double kRounding = 0x1p-20;  // relative: a few roundings to FP32
-constexpr double kMostByFormat = 0.5;  // a factor of 2 counts however deep the model is
-// Differences of runs with other seeds. A loss of small models varies by 0.1 bits; other numbers,
-// such as a norm of gradients, count as gradients of few layers (SeedScatter).
+constexpr double kRounding = 0x1p-20;  // relative error of a few roundings to FP32
+constexpr double kMostByFormat = 0.5;  // a factor of 2 is a difference at any depth
+// Tolerances for runs with different seeds. The loss of small models varies by 0.1 bits. Other
+// numbers, such as a gradient norm, have the tolerance of gradients in a model with few layers
+// (SeedScatter).
 constexpr double kLossOfSeeds = 0.1;  // bits
 constexpr double kOtherOfSeeds = 1.5;
 constexpr double kShareOfSeeds = 0.1;
 
-// What the tolerance of a scalar depends on.
+// The kind of a scalar, which determines its tolerance.
 enum class Role : std::uint8_t { loss, rate, share, other };
 
 Role get_role(std::string_view name) {
@@ -196,7 +197,7 @@ void compare_scalars(const Facts& a, const Facts& b, const Facts* spread, double
   }
 }
 
-// Series of another run by the names of their layers.
+// Finds series of run B for series of run A, by the names of their layers.
 class ByName {
  public:
   ByName(const Facts& facts, const LayerMap& map) : map_(map) {
@@ -223,14 +224,14 @@ class ByName {
     return found == known_.end() ? nullptr : &found->second;
   }
 
-  // The series that this run's own quantity became.
+  // Returns the stored series of a quantity of B itself.
   const Series* find_own(const Facts& own, const Quantity& quantity) const {
     const Place& place = quantity.series.place;
     const auto found = known_.find(make_key(quantity.kind, own.layer_name(place.layer), place));
     return found == known_.end() ? nullptr : &found->second;
   }
 
-  // The id of another run's layer in this one.
+  // Returns the id in B of a layer of A, or kNoName if B does not have it.
   std::int32_t layer(const std::string& name) const {
     const auto found = layers_.find(mapped(name));
     return found == layers_.end() ? record::kNoName : found->second;
@@ -251,7 +252,7 @@ class ByName {
   std::optional<int> only_rank_;
 };
 
-// The part of a distance that formats explain.
+// Returns the part of a distance that formats explain.
 double by_format(const ExpectedError& error, Compared kind, const Place& place) {
   if (kind == Compared::size) return error.at(place);
   return kind == Compared::cast_error ? error.unit(place.layer) : error.of_product(place.layer);
@@ -269,7 +270,7 @@ class Comparison {
         error_of_b_(b, b, [](std::int32_t layer) { return layer; }),
         quantities_(list_quantities(a)) {
     if (spread != nullptr) in_spread_.emplace(*spread, kSameNames);
-    // Errors of casts that A did not make are zero; B may lack them too.
+    // If A has no casts, their errors are zero. B may not have them either.
     if (!a.has("mse")) {
       for (Quantity& each : errors_of_no_cast(quantities_)) no_casts_.push_back(std::move(each));
     }
@@ -277,7 +278,7 @@ class Comparison {
 
   const ByName& in_b() const { return in_b_; }
 
-  // The relative error that formats explain after a whole forward and backward pass.
+  // Returns the relative error that formats explain after a whole forward and backward pass.
   double get_error_of_step() const {
     return error_.at({.layer = 0, .tensor = TensorName::gradient});
   }
@@ -298,7 +299,8 @@ class Comparison {
     }
   }
 
-  // Call after compare_tensors(). If most series of a factor diverge by themselves, they report it.
+  // Adds factors that many series have in common. Call after compare_tensors(): a factor is not
+  // reported if most of its series were reported individually.
   void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
     std::vector<ReportedFactor> reported;
     for (const auto& [key, indices] : group_by_tensor()) {
@@ -324,7 +326,7 @@ class Comparison {
     return from_bits(scatter_->tolerance(a, iteration));
   }
 
-  // Returns the difference that occurs because one of two trainings with different seeds learns
+  // Returns the difference to expect because one of two trainings with different seeds learns
   // faster; 0 with equal seeds.
   Pace get_pace(Compared kind, const Series& a) const {
     return scatter_ && kind == Compared::size ? get_pace_of_sizes(a) : Pace();
@@ -341,7 +343,7 @@ class Comparison {
     std::int64_t first = 0;        // iteration
   };
 
-  // Returns false if B does not contain a series for it, or no common iteration.
+  // Returns false if B does not have the series, or if there is no common iteration.
   bool compare(const Quantity& quantity, RunDifference& result) {
     const auto& [kind, name, series] = quantity;
     const Series* other = in_b_.find(a_, kind, series.place);
@@ -373,7 +375,7 @@ class Comparison {
     return true;
   }
 
-  // Groups of series by tensor and rank: all layers, and layers by kind.
+  // Returns the series by tensor and rank, for all layers and for each kind of layer.
   std::map<std::tuple<int, int, std::string>, Indices> group_by_tensor() const {
     std::map<std::tuple<int, int, std::string>, Indices> groups;
     for (std::size_t i = 0; i < compared_.size(); ++i) {
@@ -425,8 +427,8 @@ class Comparison {
   const Facts& b_;
   ByName in_b_;
   std::optional<ByName> in_spread_;
-  std::optional<SeedScatter> scatter_;             // of runs with other seeds
-  ExpectedError error_, error_of_a_, error_of_b_;  // for the coarser format, and for the runs
+  std::optional<SeedScatter> scatter_;             // set for runs with different seeds
+  ExpectedError error_, error_of_a_, error_of_b_;  // for the coarser formats, for A, for B
   std::vector<Quantity> quantities_, no_casts_;
   std::set<const Series*> used_;  // of in_b_
   std::vector<ComparedSeries> compared_;
@@ -434,7 +436,7 @@ class Comparison {
 
 const LayerMap Comparison::kSameNames;
 
-// The larger of the two losses over the smaller one, in each iteration.
+// Returns the ratio of the larger to the smaller loss in each iteration; 1 if it is unknown.
 LossFactor get_loss_factor(const Facts& a, const Facts& b) {
   return [of_a = get_loss(a), of_b = get_loss(b)](std::int64_t iteration) {
     const auto loss_a = of_a ? of_a->at(iteration) : std::nullopt;

@@ -1,6 +1,7 @@
-// Finds where two runs diverge: aligns tensors by layer, tensor, GEMM and iteration and compares
-// them with the expected difference from formats, depth and chance, each series by itself and all
-// series of a tensor together. The runs may name corresponding layers differently.
+// Finds where two runs diverge. Aligns their series by layer, tensor, GEMM and iteration, and
+// compares the differences with those that formats, depth and chance explain. Each series is
+// compared by itself, and all series of a tensor are compared for a common factor. The runs may
+// name corresponding layers differently.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ struct LayerReplacement {
   bool at_start = false;  // replaces only a prefix
 };
 
-// In each name, the first entry whose text occurs replaces its first occurrence.
+// Only the first entry whose text occurs in a name is applied, to its first occurrence.
 using LayerMap = std::vector<LayerReplacement>;
 
 // Returns the name in B of a layer of A.
@@ -40,14 +41,14 @@ struct Unmatched {
 struct RunDifference {
   std::vector<Divergence> divergences;  // by iteration, then in the order of training
   std::size_t compared = 0;             // series with common iterations
-  bool other_seeds = false;             // they began with other weights, or have other data
+  bool other_seeds = false;  // the runs began with different weights or have different data
   std::vector<Unmatched> unmatched_in_a, unmatched_in_b;
   std::vector<std::string> only_in_a, only_in_b;  // layers
   std::size_t common_layers = 0;
 };
 
-// `spread` is a third run with another seed; its distance from A measures chance. If nullptr, the
-// variation of A between iterations does.
+// `spread` is a third run with another seed, whose distance from A measures the effect of chance.
+// If it is nullptr, the variation of A between iterations is used instead.
 RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
                            const LayerMap& map);
 

@@ -63,8 +63,9 @@ std::string comparison_note(const record::RunReader& run) {
       first->iteration, describe_ranks(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 
-// Seconds. Collectives notice a lost rank at once, and launchers end the others within half a
-// minute. A rank that waits for a timeout ends after many minutes, which has other causes too.
+// Seconds within which an end counts as a consequence. Collectives fail soon after a rank is lost,
+// and launchers end the other ranks within half a minute. A rank that waits for a timeout ends many
+// minutes later, when other causes are possible.
 constexpr double kMostBehind = 60;
 
 // Returns "; 2.1 s after rank 1 ended, and likely a consequence" or a similar clause.
@@ -214,7 +215,8 @@ namespace {
 
 using record::Event;
 
-// The ranks of the run in its folder, those too whose files were not asked for or cannot be read.
+// Returns all ranks in the run's folder, including those whose files were not requested or cannot
+// be read.
 std::set<int> list_ranks(const record::RunReader& run) {
   std::set<int> ranks;
   std::set<std::string> folders;
@@ -243,7 +245,7 @@ bool has_live_file(const record::RunReader& run) {
 }
 
 std::vector<int> list_absent_ranks(const record::RunReader& run) {
-  // A damaged file may speak of any number, and a sentence of ranks names eight.
+  // A damaged file may contain any world size. A sentence names at most eight ranks anyway.
   constexpr int kMostRanks = 1 << 20;
   const std::set<int> ranks = list_ranks(run);
   std::vector<int> absent;
@@ -254,11 +256,11 @@ std::vector<int> list_absent_ranks(const record::RunReader& run) {
 }
 
 struct Warning {
-  Event event;                             // the first; other ranks say it too
-  std::optional<std::int64_t> until = {};  // a resume at which no rank has warned of it again
+  Event event;                             // the first one; other ranks have the same warning
+  std::optional<std::int64_t> until = {};  // the resume after which no rank has warned again
 };
 
-// The iteration at which a later process went on with the run.
+// Returns the iteration at which a later process resumed the run.
 std::optional<std::int64_t> find_resume_behind(const Event& warning, const record::RunReader& run) {
   std::optional<std::int64_t> resume;
   for (const record::Segment& segment : run.segments()) {
@@ -270,7 +272,7 @@ std::optional<std::int64_t> find_resume_behind(const Event& warning, const recor
   return resume;
 }
 
-// A warning of ranks whose text has the words.
+// Returns the first warning whose text contains the words.
 std::optional<Warning> find_warning(const record::RunReader& run, std::string_view words) {
   const auto& texts = run.names(record::Dictionary::word);
   std::optional<Event> first;

@@ -31,8 +31,8 @@ struct Place {
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-// When a tensor occurs within an iteration: the forward pass visits the layers in the order of
-// their ids, the backward pass in the reverse order.
+// The position of a tensor within an iteration. The forward pass visits layers in the order of
+// their ids, the backward pass in reverse order.
 using StepOrder = std::tuple<int, std::int32_t, int>;
 StepOrder get_order_in_step(const Place& place);
 

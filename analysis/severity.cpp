@@ -8,7 +8,7 @@ namespace {
 
 using config::Worse;
 
-// The largest size that is used: 1e18 such sizes add up to a finite number.
+// Larger sizes are clamped to this one: a sum of 1e18 such sizes is finite.
 constexpr double kMost = 1e290;
 
 }  // namespace

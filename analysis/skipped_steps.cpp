@@ -12,7 +12,7 @@ bool is_of_backward(const Series& series) {
   return get_order_in_step(*series.place.tensor).backward;
 }
 
-// Norms of the weights that the optimizer changes at all.
+// Returns the norms of the weights that change during the run.
 std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
   std::vector<const Series*> norms = facts.with("l2_norm");
   std::erase_if(norms, [](const Series* norm) {
@@ -23,15 +23,16 @@ std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
   return norms;
 }
 
-// The effect of a skipped step on the recorded weights.
+// What the recorded weights must show to prove that a step was skipped. Each value accepts more
+// than the previous one.
 enum class Proof : std::uint8_t {
-  kept,     // a weight is the same in the next iteration
-  finite,   // or, if it is not recorded there, finite later: infinite gradients spoil a weight
-  retried,  // or finite in the next iteration: the iteration also has the step that succeeded
+  kept,     // a weight is unchanged in the next iteration
+  finite,   // also: finite later, if the next iteration is missing; a step would spoil the weight
+  retried,  // also: finite in the next iteration, because the step was repeated successfully
 };
 
-// Returns true if the recorded weights show by such a proof that the optimizer's step of this
-// iteration was skipped, and none contradicts it.
+// Returns true if at least one recorded weight proves that the optimizer step of this iteration was
+// skipped, and no weight contradicts it.
 bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iteration,
                       Proof proof) {
   bool any = false;
@@ -51,7 +52,7 @@ bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iter
 // A scaler that skips permanently is not searching: skipped steps do not count if more than kMost
 // of them are within kWithin iterations.
 std::set<std::int64_t> without_endless_search(const std::set<std::int64_t>& skipped) {
-  constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
+  constexpr std::size_t kMost = 16;  // halvings of the scale, from 2^24 to 2^8
   constexpr std::int64_t kWithin = 100;
   const std::vector<std::int64_t> steps(skipped.begin(), skipped.end());
   std::set<std::int64_t> kept = skipped;
@@ -67,7 +68,7 @@ std::set<std::int64_t> without_endless_search(const std::set<std::int64_t>& skip
 std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
   std::set<std::int64_t> candidates;
   std::set<std::int64_t> others;
-  for (const Series* series : facts.with("nonfinite")) {  // by turn
+  for (const Series* series : facts.with("nonfinite")) {  // in training order
     const Series* nan = facts.beside(*series, "nan");
     for (const Point& point : series->points) {
       if (!(point.value > 0)) continue;
@@ -77,8 +78,9 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
       if (!backward || holds_nan) others.insert(point.iteration);
     }
   }
-  // Parameters that are not recorded may be the only ones whose gradients overflow. But optimizers
-  // that clip by an infinite norm leave finite weights, too, without any loss scaler.
+  // The gradients that overflow may all belong to parameters that are not recorded, so an infinite
+  // gradient norm also counts. But clipping by an infinite norm leaves weights finite as well,
+  // without a loss scaler.
   std::set<std::int64_t> by_norm_alone;
   const bool has_scaler = std::ranges::any_of(
       facts.scalars(), [](const Scalars& each) { return each.name.ends_with("loss_scale"); });
@@ -91,7 +93,8 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
   }
   const std::vector<const Series*> norms = norms_of_trained_weights(facts);
   std::erase_if(candidates, [&](std::int64_t iteration) {
-    // telens.watch ends iterations with steps of the optimizer, and a scaler that skips calls none.
+    // telens.watch ends an iteration at an optimizer step, and a scaler that skips does not call
+    // it.
     const Proof proof = by_norm_alone.contains(iteration) ? Proof::kept
                         : has_scaler                      ? Proof::retried
                                                           : Proof::finite;

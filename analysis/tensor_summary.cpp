@@ -52,7 +52,7 @@ void TensorSummaries::begin_iteration(Watched& watched, const record::Record& re
   end_iteration(watched);
   watched.iteration = record.iteration;
   watched.warm_up = warm_up_.covers(record.layer, record.iteration);
-  // Records come rank after rank: an iteration that another rank had counts once.
+  // Records are ordered by rank. An iteration that several ranks recorded counts once.
   if (record.iteration <= watched.latest) return;
   watched.latest = record.iteration;
   ++watched.base.iterations;
@@ -65,7 +65,7 @@ void TensorSummaries::add(const record::Record& record) {
   Watched& watched = tensors_[{record.layer, record.tensor, record::kNoName, record::kNoName}];
   if (watched.iteration != record.iteration) begin_iteration(watched, record);
   if (meaning.of_cast != nullptr) {
-    // The worst of ranks that have no other iteration between them.
+    // If consecutive records of an iteration come from several ranks, the worst value counts.
     std::optional<double>& value = get_cast(watched, record, meaning.recipe).now.*meaning.of_cast;
     if (!value || !(record.value <= *value)) value = record.value;
   } else {
@@ -77,7 +77,7 @@ void TensorSummaries::add_to_tensor(Watched& watched, const Meaning& meaning,
                                     const record::Record& record) {
   TensorSummary& base = watched.base;
   if (meaning.is_nonfinite) {
-    // A damaged value must not make a sum that compares with nothing.
+    // A damaged value could make the sum NaN, which cannot be sorted.
     base.nonfinite = base.nonfinite.value_or(0) + (std::isfinite(record.value) ? record.value : 0);
     if (record.value > 0) {
       base.first_nonfinite =
@@ -103,7 +103,7 @@ TensorSummaries::Cast& TensorSummaries::get_cast(Watched& watched, const record:
   return cast;
 }
 
-// The values in an iteration arrive in any order.
+// Called when all values of the iteration are known, because they arrive in any order.
 void TensorSummaries::end_iteration(Cast& cast, const Watched& watched) {
   const CastValues now = std::exchange(cast.now, {});
   if (!now.any()) return;

@@ -25,8 +25,8 @@ struct TensorSummary {
   std::int32_t tensor = record::kNoName;
   std::int32_t gemm = record::kNoName;
   std::string recipe;  // the recipe of a what-if, "<recipe> columnwise"; "" for the running one
-  std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
-  std::int64_t warm_up = 0;                     // those that are warm-up
+  std::int64_t iterations = 0;                  // recorded iterations, including warm-up
+  std::int64_t warm_up = 0;                     // the number of them in warm-up
   std::optional<double> nonfinite;              // elements, over all iterations
   std::optional<std::int64_t> first_nonfinite;  // iteration
   std::optional<double> overflows;              // %
@@ -53,7 +53,7 @@ class TensorSummaries {
     std::optional<double> overflows, underflows, saturated, mse;
     bool any() const { return overflows || underflows || saturated || mse; }
   };
-  // How the statistic of an id counts here.
+  // The effect of a statistic on the summary.
   struct Meaning {
     std::optional<double> CastValues::*of_cast = nullptr;
     bool is_nonfinite = false;
@@ -71,14 +71,14 @@ class TensorSummaries {
     Worst usual, in_warm_up;
     Severity error;
   };
-  // A tensor while its records come in.
+  // A tensor while its records are being read.
   struct Watched {
     TensorSummary base;
     std::vector<Cast> casts;
     std::int64_t iteration = std::numeric_limits<std::int64_t>::min();
     std::int64_t latest =
         std::numeric_limits<std::int64_t>::min();  // the latest iteration of any rank
-    bool warm_up = false;                          // the current iteration is
+    bool warm_up = false;                          // true if the current iteration is warm-up
     std::optional<double> amax;                    // in the current iteration
   };
   void begin_iteration(Watched& watched, const record::Record& record) const;

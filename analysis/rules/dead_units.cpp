@@ -56,7 +56,8 @@ Rule dead_units() {
               "The share of nonzero inputs of a layer falls to 60 % or less of its earlier share "
               "within one iteration and stays there. Zeros that ReLU, dropout or padding cause "
               "from the start are not reported.",
-          // Ranks before the jump of the sums (Stage::values) that keeps the units at zero.
+          // Sorted before the jump of the layer's inputs (Stage::values) that keeps the units at
+          // zero.
           .stage = Stage::update,
           .required = {"zeros", "numel"},
           .recorded_by = "LogTensorStats of activations (numel)",

@@ -63,7 +63,7 @@ std::vector<Finding> find_reset_scales(const Facts& facts) {
 }
 
 // Detects a layer that starts without a history after a resume. Iteration 0 does not imply a new
-// run, because a program may count from any number.
+// run: a resumed program may count from any number.
 std::vector<Finding> find_lost_in_resume(const Facts& facts) {
   for (const auto& [last_before, first] : facts.resumes()) {
     for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
