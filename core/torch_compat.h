@@ -13,8 +13,8 @@
 
 namespace telens {
 
-// Returns the tensor that the handle was made from, or a view of its memory that keeps the handle
-// alive. Returns an undefined tensor for an undefined handle.
+// Returns the tensor that the handle was created from, or a view of its memory that keeps the
+// handle alive. Returns an undefined tensor for an undefined handle.
 TELENS_EXPORT at::Tensor to_torch(const TensorHandle& handle);
 inline std::vector<at::Tensor> to_torch(std::span<const TensorHandle> handles) {
   std::vector<at::Tensor> tensors;

@@ -28,7 +28,7 @@ std::vector<FeatureRegistration> builtin_features(
       features::collective_check(),
       features::online_diagnosis(),
   };
-  // After LogTensorStats, because these features are similar.
+  // Listed after LogTensorStats, because these features are similar.
   const std::vector<FeatureRegistration> more = features::log_low_precision_stats();
   list.insert(list.begin() + 1, more.begin(), more.end());
   return list;

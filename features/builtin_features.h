@@ -1,4 +1,5 @@
-// The built-in features. Does not reach LibTorch, which fake_quant and per_tensor_scaling use.
+// The built-in features. This header does not include LibTorch, although fake_quant and
+// per_tensor_scaling use it.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,7 @@ std::vector<FeatureRegistration> builtin_features(
 
 namespace features {
 
-// Each is defined in the source of its feature. `statistics`: as in builtin_features().
+// Each function is defined in the source of its feature. `statistics`: as in builtin_features().
 FeatureRegistration base_log_tensor_stats(config::StatisticDescriptionsPtr statistics);
 FeatureRegistration block_telemetry();
 FeatureRegistration collective_check();

@@ -206,7 +206,8 @@ void end_debug(std::string_view exception) {
   {
     const std::lock_guard lock(process().mutex);
     ending.swap(process().session);
-    // A session that a step of another thread has kept from ending may be free by now.
+    // An earlier call may have left the end of the session to a step on another thread. Try again:
+    // that step may have finished by now.
     if (!ending) ending = process().ending.lock();
     if (ending) process().ending = ending;
   }

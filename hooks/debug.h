@@ -1,4 +1,4 @@
-// The session API: the calls with which a training program has its layers watched.
+// The session API: a training program calls these functions to have its layers watched.
 //
 //   telens::debug::initialize({.config_file = "debug.yaml", .log_dir = "logs"});
 //   for (...) {

@@ -8,7 +8,7 @@
 
 namespace telens {
 
-// The session makes the calls of core/hook_points.h to it.
+// A feature that receives the calls of core/hook_points.h.
 class TELENS_EXPORT Feature : public Observer {
  public:
   // Returns the tensor that replaces call.tensor; an exception stops the run. If call.out is given,
@@ -26,7 +26,7 @@ class TELENS_EXPORT Feature : public Observer {
                             std::span<const Alteration> alterations) {}
   virtual void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {}
 
-  // Pass the calls of the session on to those above.
+  // Forward the session's calls to the functions above.
   void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) final;
   void observe_copy(const FeatureCall& at, const ObservedCopy& call) final;

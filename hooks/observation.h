@@ -1,6 +1,6 @@
-// What observing features see of a layer: its tensors as handles, and how they were quantized. No
-// LibTorch: hooks/libtorch/observation.cpp makes these from the calls of core/hook_points.h, which
-// must outlive them.
+// A layer as observing features see it: its tensors as handles, and their quantization. No
+// LibTorch: hooks/libtorch/observation.cpp creates these structs from the calls of
+// core/hook_points.h, which must outlive them.
 #pragma once
 
 #include <array>

@@ -63,7 +63,7 @@ class StoreRendezvous {
       take_part();
       propose(fmt::format("{}\n{}\n{}", kRefused, rank_, time_of_day()));
     } catch (const std::exception&) {
-      // The caller has its own error, and the other ranks wait no longer than for a missing rank.
+      // The caller already has an error to report. The other ranks treat this rank as missing.
     }
   }
 

@@ -98,16 +98,16 @@ class HeapCheck {
   std::map<std::uint64_t, Heap> heaps_;  // keyed by address of the header
 };
 
-// Checks object headers and B-trees: each tree must be where an object has a tree of its kind, no
+// Checks object headers and B-trees: an object must refer to each tree as a tree of its kind, no
 // node may hold more records than fit, and no message may claim more bytes than it has.
-
-// Tracks where the object headers of a file have their trees, and each tree its root. HDF5 reads a
+//
+// Tracks to which trees the object headers of a file refer, and the root of each tree. HDF5 reads a
 // header before its tree and a tree before its nodes, so the context of each block is known when
 // the block is read.
 //
-// HDF5 trusts this structure. It searches a tree of attribute names in the place of a tree of links
-// with the wrong pointer types, and reads the records of a node and the messages of headers and
-// heaps (describe_overrun) beyond their end.
+// HDF5 trusts this structure. If a header refers to a tree of attribute names as a tree of links,
+// HDF5 searches it with the wrong pointer types. It also reads the records of a node, and the
+// messages of headers and heaps (describe_overrun), beyond their end.
 class MetadataCheck {
  public:
   // Returns the reason why the metadata block at `address` must not be used. Returns nullopt if it

@@ -23,7 +23,7 @@ namespace telens::record {
 // Files of schema versions 1 and 2 have no checksums for rows.
 enum class Checksums : std::uint8_t { none, verified };
 
-// Whether the file may get more rows because a process writes it.
+// Whether the file may grow because a process is writing it.
 enum class Growth : std::uint8_t { none, possible };
 
 // The stored bytes of a table in memory, from which its rows can be read without the file.

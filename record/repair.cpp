@@ -48,8 +48,8 @@ class ReplacementFile {
 
   const std::string& path() const { return path_; }
 
-  // Marks the file until it has its name, even after its writer, which marks it too, has closed it:
-  // a run that starts removes unmarked files that are some minutes old.
+  // Marks the file as being written until it is renamed. The writer's own mark ends when the writer
+  // closes the file, and a starting run removes unmarked files that are some minutes old.
   void mark_live() {
     mark_ = DiskSpace(path_);
     mark_.mark_live();

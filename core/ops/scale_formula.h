@@ -33,7 +33,7 @@ TELENS_HOST_DEVICE inline float current_scale(float amax, float fp8_max, float e
   return power_of_two ? power_of_two_below(scale) : scale;
 }
 
-// Delayed scaling: returns the successor of `old_scale`.
+// Delayed scaling: returns the scale that replaces `old_scale`.
 TELENS_HOST_DEVICE inline float delayed_scale(float amax, float old_scale, float fp8_max,
                                               int margin, bool power_of_two) {
   if (!std::isfinite(amax) || !(amax > 0.0F)) {

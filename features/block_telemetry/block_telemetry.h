@@ -40,9 +40,9 @@ class BlockTelemetry final : public ScheduledObserver {
   struct Seen {
     std::array<BlockSums, 2> copies;  // rowwise, columnwise
     CopiesDifference difference;
-    int under_way = 0;  // looks whose numbers have not reached the host
+    int under_way = 0;  // reads whose results have not arrived on the host
   };
-  // One look at a tensor. Its numbers reach the host as the errors and bins of the copies and, if
+  // One read of a tensor. Its results arrive on the host: the errors and bins of each copy and, if
   // there are two copies in the same format and mode, their difference.
   struct Look {
     Key key;

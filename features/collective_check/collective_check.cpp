@@ -69,8 +69,8 @@ class CollectiveCheck final : public Observer, public RankChecker {
   CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services);
   ~CollectiveCheck() override;
 
-  // Reads only inputs, to know the layer that runs. A wgrad may still be added to its target
-  // directly.
+  // Inspects only layer inputs, because they identify the running layer. A wgrad may therefore
+  // still be added to main_grad directly.
   RoutingCalls routing_calls() const override;
   bool reads_statistics(TensorName, std::int64_t) const override { return false; }
   bool may_watch_wgrad() const override { return false; }
@@ -128,7 +128,7 @@ void record(std::int64_t iteration, std::span<const WrongCollective> wrong,
   }
 }
 
-// Warns of places that are not in `warned` yet, to which it adds them.
+// Warns of places that are not in `warned` yet, and adds them to it.
 void warn(std::int64_t iteration, std::span<const WrongCollective> wrong, FeatureServices& services,
           std::set<std::string>& warned) {
   const WrongCollective* first = nullptr;

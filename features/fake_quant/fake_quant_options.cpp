@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::string_view kQuantFormat = "quant_format";
 
-// Represents formats with one scale per tensor. Delayed scaling has the same formats.
+// The recipe that represents formats with one scale per tensor. Delayed scaling has the same
+// formats.
 constexpr RecipeId kOfTensor = RecipeId::fp8_current_scaling;
 
 // Returns the formats that a recipe casts to: its only format, or each FP8 format.

@@ -59,7 +59,7 @@ class FindingBoard {
     std::size_t findings = 0;                        // total
   };
   News take_news();
-  // Returns the interruption of a listener, or nullptr if there is none.
+  // Returns the interruption of a listener (core/base/error.h), or nullptr if there is none.
   std::exception_ptr take_interruption();
 
  private:

@@ -45,8 +45,8 @@ class RankAgreement final : public ScheduledObserver, public RankChecker {
   std::set<std::string> warned_;  // differences that were already warned of
 };
 
-// Records the result of a comparison, and warns of differences that are not in `warned` yet, to
-// which it adds them. `title`: the name of the feature in warnings.
+// Records the result of a comparison, and warns of differences that are not in `warned` yet. Adds
+// them to `warned`. `title`: the name of the feature in warnings.
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
             std::string_view title, FeatureServices& services, std::set<std::string>& warned);
 

@@ -277,7 +277,7 @@ class Parser {
                  condition_.text, name);
   }
 
-  // > 2x, and of spikes: median of 50
+  // Parses "> 2x" and, for spikes, also "median of 50".
   bool parse_factor(Words words) {
     const std::string word(relation_word());
     if (words.size() < 2 || words[0] != ">") return report("needs '> <factor>x' after '{}'", word);

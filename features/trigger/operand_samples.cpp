@@ -132,7 +132,8 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
 
 void OperandSamples::end_iteration(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
-  // Iterations may restart (initialize_training_step), so their number also counts.
+  // The iteration number may jump back (initialize_training_step), so the number of kept iterations
+  // is also limited.
   while (!kept_.empty() && (kept_.front().iteration <= iteration - iterations_ ||
                             static_cast<std::int64_t>(kept_.size()) > iterations_)) {
     forget_first();

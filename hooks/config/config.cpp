@@ -138,8 +138,8 @@ class Loader {
   }
 
  private:
-  // Reports a key of a section at the level of section names: its indentation is missing. With
-  // `layers`, the entry is a section with that name.
+  // Reports a key of a section that is at the level of section names, because its indentation is
+  // missing. An entry that contains `layers` is a section with this name and is not reported.
   bool refuse_as_section(const MapEntry& entry) {
     const bool is_feature =
         descriptions_.has_namespace(entry.key) || !descriptions_.find_all(entry.key).empty();

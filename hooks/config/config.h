@@ -39,8 +39,8 @@ struct FeatureEntry {
   // Returns the selection for a gemm and tensor, or nullptr if they are not selected.
   const Selection* find(std::optional<Gemm> gemm, std::optional<std::string_view> tensor) const;
 
-  // Over all selections: whether any is due, and when the next one is due. An opaque feature may be
-  // due in any iteration.
+  // Return whether any selection is due, and the next iteration in which one is. An opaque feature
+  // may be due in any iteration.
   // `factor`: as for Schedule.
   bool due(std::int64_t iteration, std::int64_t factor = 1) const;
   std::optional<std::int64_t> next_due_after(std::int64_t iteration) const;

@@ -81,7 +81,7 @@ class C10dGroup final : public RankGroup {
   std::string name() const override { return group_->getGroupName(); }
   std::string description() const override { return group_->getGroupDesc(); }
 
-  // All ranks of a group have been given the same list.
+  // The list is equal on all ranks of the group.
   std::string members() const override {
     for (const c10::Device device : group_->getDeviceTypes()) {
       try {
@@ -126,7 +126,7 @@ class C10dGroup final : public RankGroup {
 
   std::chrono::milliseconds time_limit() const override { return find_time_limit(*group_); }
 
-  // torch.distributed enters its groups into the registry of the process.
+  // torch.distributed registers its groups by name in this process.
   RankGroupPtr find(const std::string& name) override {
     try {
       return std::make_shared<C10dGroup>(c10d::resolve_process_group(name));

@@ -66,8 +66,8 @@ class LeftOutLayers {
  private:
   bool warned_ = false;  // only used by warn()
 
-  // Guards the layers of the running iteration, each once, with whether it has run in a training
-  // since.
+  // Guards layers_: the layers of the running iteration by name, and whether each has run in
+  // training mode since.
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> layers_;
 };

@@ -63,8 +63,8 @@ class Turns {
   }
 
  private:
-  // A turn counts until it is left, also by a thread that ends within it: while one is counted, the
-  // session cannot end.
+  // Counts a turn until the thread leaves it or ends. The session cannot end while a turn is
+  // counted.
   class Counted {
    public:
     explicit Counted(int& depth) : depth_(depth) { ++depth_; }

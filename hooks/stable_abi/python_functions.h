@@ -1,4 +1,4 @@
-// What the stable ABI does not expose and the Python module passes.
+// Functions and values that the stable ABI does not expose. The Python module provides them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Transformer Engine's arguments about scores: DotProductAttention takes them, the modules around
-// it pass them on.
+// The arguments that affect attention scores, under Transformer Engine's names. DotProductAttention
+// accepts them, and the modules that contain one pass them through.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -36,8 +36,8 @@ struct LocalAttention {
 at::Tensor attend_in_context(const QueryKeyValueHeads& heads, const ContextAttention& how,
                              const LocalAttention& local);
 
-// ---- start and end of an FP8 attention that consists of several ones: its results are sums of
-// decoded values
+// ---- start and end of an FP8 attention that is computed as several partial attentions: its
+// results are sums of decoded values
 
 // Returns the same tensors. When all gradients are available, their backward quantizes them under
 // one scale if the projections reuse that scale (fp8_mha), and ends the region's backward.

@@ -24,7 +24,8 @@ bool accesses(const RoutingPlan& plan, TensorName name) {
 // Returns a zero that placeholders of one dtype and device share for the life of the process: a
 // placeholder costs no kernel. Torch's anomaly detection may read it: the values are 0.
 at::Tensor shared_zero(const at::Tensor& like) {
-  // Fake tensors and other subclasses need their own kind, which must not reach other callers.
+  // A fake tensor or another subclass requires a placeholder of its class, which must not be shared
+  // with other callers.
   if (like.key_set().has(c10::DispatchKey::Python)) return at::zeros({1}, like.options());
   static std::mutex mutex;
   static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' teardown

@@ -140,7 +140,7 @@ struct Decoded {
   Vector16 sign;
 };
 
-// Equally many codes as a vector has 16-bit lanes.
+// As many 8-bit codes as a vector has 16-bit lanes.
 using BytesOfCodes16 = hn::Rebind<std::uint8_t, Codes16>;
 
 template <typename Input>
