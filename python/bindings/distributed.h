@@ -1,5 +1,5 @@
-// torch.distributed's process groups between Python and the C++ core, which holds them without
-// knowing c10d's headers.
+// Converts torch.distributed's process groups between Python and the C++ core, which does not
+// include c10d's headers.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,10 +8,10 @@
 
 namespace telens::python {
 
-// A torch.distributed.ProcessGroup or None. Shares ownership. Raises TypeError for anything else,
-// by the name of the argument.
+// Converts a torch.distributed.ProcessGroup or None; shares ownership. Raises TypeError that names
+// the argument for anything else.
 ProcessGroupPtr to_process_group(const pybind11::object& group, const char* argument = "group");
-// The Python object of a group, None for a null one.
+// Returns the Python object of a group; None for null.
 pybind11::object from_process_group(c10d::ProcessGroup* group);
 
 }  // namespace telens::python

@@ -19,7 +19,7 @@ void set_python_error() noexcept;
 // The type telens.ConfigError.
 pybind11::handle config_error();
 
-// ---- exceptions of Python that no guard around foreign code may keep
+// ---- Python exceptions that a guard around foreign code must not swallow
 
 // Calls foreign code. A Python exception that does not derive from Exception (KeyboardInterrupt,
 // SystemExit) is rethrown as an Interruption with the original nested in it. Requires the GIL.

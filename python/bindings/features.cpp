@@ -42,7 +42,7 @@ std::vector<double> get_values(const py::object& sums) {
   return {data, data + tensor.numel()};
 }
 
-// FP64 values of a Python class' own.
+// Converts sums to an FP64 tensor.
 at::Tensor get_tensor(std::span<const double> sums) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(sums.size())}, at::kDouble);
   std::ranges::copy(sums, tensor.mutable_data_ptr<double>());

@@ -42,11 +42,11 @@ namespace py = pybind11;
 // Raises TypeError: more arguments by position than `at_most`; `next` is the first one too many.
 [[noreturn]] void raise_too_many_positions(const std::string& owner, Py_ssize_t at_most,
                                            Py_ssize_t given, const std::string& next);
-// A Python bool, one of NumPy, or a tensor of them: no size and no factor, though each of them
-// converts to a number.
+// Returns true for a bool of Python or NumPy, or a tensor of bools. They convert to numbers, but
+// are not accepted as a size or a factor.
 bool is_bool(py::handle value);
 
-// The Python name of a field's type for signatures and stubs.
+// Returns the Python name of a field's type for signatures and stubs.
 template <typename T>
 std::string python_type_name() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -78,14 +78,14 @@ std::string python_type_name() {
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {
     return "Mapping[str, float] | None";
   } else if constexpr (std::is_same_v<T, std::optional<std::vector<std::int64_t>>>) {
-    return "Sequence[int] | None";  // one number does not stand for a list here
+    return "Sequence[int] | None";  // a single number is not accepted as a list
   } else {
     static_assert(std::is_same_v<T, std::optional<typename T::value_type>>);
     return fmt::format("{} | None", python_type_name<typename T::value_type>());
   }
 }
 
-// Empty strings and lists are None in Python.
+// Converts a field to Python. Empty strings and lists become None.
 template <typename T>
 py::object to_python(const T& field) {
   constexpr bool is_list = std::is_same_v<T, std::vector<at::Tensor>> ||
@@ -257,7 +257,7 @@ void for_each_field(Struct& object, Function function) {
   Plain::describe(visitor);
 }
 
-// One field as Python needs it for a signature, a docstring and a stub.
+// The description of a field from which Python's signature, docstring and stub are created.
 struct FieldInfo {
   std::string name;
   std::string type;
@@ -339,9 +339,9 @@ py::dict write_fields(const Struct& object) {
   return fields;
 }
 
-// The arguments with which Python calls a forward: the fields that must be given by position, and
-// of the others those that were set, by keyword, so that a replacement with a plain forward(x)
-// serves.
+// Returns the arguments for a Python forward: required fields by position, and optional fields by
+// keyword if they are not at their defaults. A replacement with a plain forward(x) can then be
+// called.
 template <typename Struct>
 std::pair<py::tuple, py::dict> write_arguments(const Struct& object) {
   py::list positional;

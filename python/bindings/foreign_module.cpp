@@ -52,7 +52,8 @@ class ForeignTensors {
   pybind11::object wrap(const at::Tensor& tensor) const;
   // Returns true if `view` matches the tensor's present memory, device, dtype and shape.
   bool is_view_of(const at::Tensor& view, pybind11::handle tensor) const;
-  // Makes the framework's present stream LibTorch's while the guard lives; nothing on the CPU.
+  // Makes the framework's current stream LibTorch's current stream while the guard lives. No effect
+  // on the CPU.
   std::optional<c10::StreamGuard> follow_stream(const at::Tensor& view) const;
 
  private:
@@ -115,7 +116,7 @@ std::optional<c10::StreamGuard> ForeignTensors::follow_stream(const at::Tensor& 
   void* stream = nullptr;
   const DLDevice known = at::torchDeviceToDLDevice(device);
   check_exchange(table_->current_work_stream(known.device_type, known.device_id, &stream));
-  // LibTorch takes the handle of a stream that it did not make for the stream's number.
+  // For a stream that LibTorch did not create, it uses the stream's handle as its id.
   const auto number = static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream));
   return std::optional<c10::StreamGuard>(std::in_place,
                                          c10::Stream(c10::Stream::UNSAFE, device, number));
@@ -131,8 +132,8 @@ bool has_hooks(Node& node) {
          !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
 }
 
-// For each leaf the place of its gradient among the node's; std::nullopt if the node's edges lead
-// to anything else, or to one leaf twice.
+// Returns for each leaf the index of its gradient among the node's gradients. Returns std::nullopt
+// if an edge of the node leads to anything else, or if two edges lead to the same leaf.
 std::optional<std::vector<std::size_t>> find_places(const Node& node,
                                                     const std::vector<at::Tensor>& leaves) {
   std::vector<std::size_t> places;
@@ -205,8 +206,8 @@ class ForeignModule {
   struct Call {
     py::tuple tensors;       // the first arguments of the C++ forward, then a tensor, or None, for
                              // each parameter that the module has
-    std::size_t inputs = 0;  // how many of them are arguments
-    py::tuple frozen;        // for each of the tensors whether it asks for no gradient
+    std::size_t inputs = 0;  // the number of arguments among them
+    py::tuple frozen;        // for each of the tensors: true if it requires no gradient
     py::dict options;        // further arguments, by name
     bool training = true;
     bool differentiable = true;
@@ -235,7 +236,7 @@ auto with_translated_errors(const Body& body) {
   }
 }
 
-// Frameworks take a single tensor by itself, and several as a tuple.
+// Frameworks expect a single tensor as it is, and several tensors as a tuple.
 py::object unpack_single(py::tuple tensors) {
   return tensors.size() == 1 ? py::object(tensors[0]) : std::move(tensors);
 }

@@ -20,7 +20,7 @@ void raise_usage_errors(pybind11::module_& module);
 
 // The C++ side of telens.pytorch.
 void bind_quantized_storage(pybind11::module_& module);  // codes and scales
-void bind_quantized_tensor(pybind11::module_& module);   // the same, and tensors that carry them
+void bind_quantized_tensor(pybind11::module_& module);   // their class, and tensors with a payload
 void bind_quantizers(pybind11::module_& module);         // named as in Transformer Engine
 void bind_recipes(pybind11::module_& module);
 void bind_autocast(pybind11::module_& module);  // fp8_autocast and recomputation

@@ -11,8 +11,8 @@ namespace telens::python {
 
 namespace {
 
-// Attribute names and the things that an untouched module is compared with. Made once, never
-// destroyed: the interpreter may be gone before static destructors run.
+// Attribute names, and the objects that a module without user changes has. Created once and never
+// destroyed: the interpreter may end before static destructors run.
 struct Known {
   py::str parameters{"_parameters"};
   py::str buffers{"_buffers"};
@@ -221,7 +221,7 @@ void ModuleAdapter::bind(Slot& slot, PyObject* value) {
   }
   const at::Tensor& tensor = THPVariable_Unpack(value);
   if (is_wrapped_quantized(value)) {
-    // Every time: the wrapper may have got other codes since.
+    // Set in every forward, because the wrapper may have received new codes.
     module_->set_tensor(slot.key, tensor, unwrap_quantized(value));
     slot.bound = tensor;
     return;

@@ -31,7 +31,7 @@ void bind_quantized_tensor(py::module_& module) {
 
 namespace {
 
-// The wrapper of the codes that a tensor carries, in its place in autograd's graph.
+// Replaces a tensor with a payload by the payload's Python wrapper in autograd's graph.
 class WrapFunction : public torch::autograd::Function<WrapFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& tensor) {

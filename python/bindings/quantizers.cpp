@@ -58,7 +58,7 @@ class PythonQuantizer final : public Quantizer {
   pybind11::object object() const;
 
  private:
-  // The orientations are a state of the Python object, so that one thread at a time may use it.
+  // The Python object stores the requested orientations, so only one thread at a time may use it.
   struct Shared {
     std::shared_ptr<PyObject> object;
     std::mutex in_use;
@@ -150,7 +150,8 @@ QuantizedTensor PythonQuantizer::quantize(const at::Tensor& x, Usage usage) cons
   const py::object self = object();
   auto& base = self.cast<Quantizer&>();
   base.set_usage(usage);
-  // Codes of ranks that are joined need one scale, which an inherited cast then computes.
+  // If the codes of several ranks are joined, they need a common scale, which an inherited cast
+  // computes.
   if (amax_reduction_group()) base.reduce_amax_over(amax_reduction_group());
   const py::object made = self.attr("quantize")(x);
   if (!is_wrapped_quantized(made.ptr())) {
@@ -225,7 +226,7 @@ py::object make_empty(Quantizer& quantizer, const std::vector<std::int64_t>& sha
   const auto target = device.is_none()
                           ? at::Device(at::kCPU)
                           : py::module_::import("torch").attr("device")(device).cast<at::Device>();
-  // Other ranks need not make one too.
+  // No reduction: other ranks may not call this function.
   const std::shared_ptr<Quantizer> alone = quantizer.copy();
   alone->reduce_amax_over(nullptr);
   return quantize(*alone, at::zeros(shape, at::TensorOptions().dtype(dtype).device(target)));
@@ -254,7 +255,7 @@ std::shared_ptr<Quantizer> default_quantizer(const std::string& recipe_name,
   return recipe->make_quantizer(role, nullptr);
 }
 
-// The group over which a quantizer reduces amaxes; unless one is named, all ranks.
+// Returns the group over which a quantizer reduces amaxes; the default is all ranks.
 ProcessGroupPtr reduction_group(const char* quantizer, bool with_amax_reduction,
                                 const py::object& group) {
   if (!with_amax_reduction) return nullptr;
@@ -351,7 +352,7 @@ void bind_per_tensor(py::module_& module) {
            "amax_reduction_group (None means every rank), which must quantize at the same time.");
 }
 
-// Transformer Engine's names of the errors that choose between 4 and 6.
+// Parses Transformer Engine's names of the error that decides between scaling to 4 and to 6.
 bool squares_errors(const std::string& mode) {
   if (mode == "MSE") return true;
   if (mode == "MAE") return false;

@@ -92,7 +92,7 @@ class AttentionFunction:
         self._watched = None
         self._removed = False
         if original is not torch._C._nn.scaled_dot_product_attention:
-            # Whoever has replaced it restores its own function later, or needs its calls.
+            # The other library needs the calls, and may restore its own function later.
             warnings.warn(
                 "telens.watch: attention is not recorded, because "
                 f"{getattr(original, '__module__', None)} has replaced torch's "

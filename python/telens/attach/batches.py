@@ -55,7 +55,7 @@ class BatchWatch:
         self._previous: tuple[int, torch.Tensor] | None = None  # iteration and its digest
         self._repeats: list[torch.Tensor] = []  # since the last measurement
         self._tokens: dict[str, torch.Tensor] = {}  # of the running forward, by embedding
-        # Of the running forward, by sequence length: whether all attentions see the next position,
+        # For the running forward, by sequence length: whether all attentions see the next position,
         # bool [batch or 1, length - 1]; None if this is unknown.
         self._visible: dict[int, torch.Tensor | None] = {}
         # By embedding: labels that equal the token at each offset, labels that have such a token,

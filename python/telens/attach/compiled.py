@@ -20,7 +20,7 @@ __all__ = ["add_marks", "after_compiled_forward", "before_compiled_forward", "re
 
 _ATTRIBUTE = "_telens_marks"
 
-# show(number of the module, index of the tensor, tensor), while a model is watched.
+# By number of the module: show(index of the tensor, tensor), while a model is watched.
 _shown: dict[int, Callable[[int, torch.Tensor], None]] = {}
 _next = 0
 
@@ -30,8 +30,8 @@ ACTIVATION, WEIGHT, OUTPUT, GRADIENT, DGRAD = range(5)
 
 @torch.library.custom_op("telens_attach::observe", mutates_args=("mark",))
 def observe(tensor: torch.Tensor, mark: torch.Tensor, index: int) -> None:
-    """Shows a tensor. The mark, which names the module, counts as changed: this keeps the call in
-    the graph, and calls of one module in their order."""
+    """Shows a tensor. The mark identifies the module. It is declared as mutated, which keeps the
+    call in the graph and preserves the order of a module's calls."""
     show = _shown.get(int(mark))
     if show is not None:
         show(index, tensor)
@@ -65,12 +65,12 @@ def add_marks(module: torch.nn.Module, show: Callable[[int, torch.Tensor], None]
     global _next
     _next += 1
     _shown[_next] = show
-    # One for the forward and one for the backward; the backward's is not changed by the forward.
+    # One for the forward and one for the backward, which the forward must not mutate.
     module.__dict__[_ATTRIBUTE] = [torch.tensor(_next), torch.tensor(_next)]
 
 
 def remove_marks(module: torch.nn.Module) -> None:
-    """Ends it. Graphs that are compiled already call the operator, which does nothing."""
+    """Undoes ``add_marks``. Compiled graphs still call the operator, which then does nothing."""
     marks = module.__dict__.pop(_ATTRIBUTE, None)
     if marks is not None:
         _shown.pop(int(marks[0]), None)

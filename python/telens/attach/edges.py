@@ -64,8 +64,8 @@ def _walk(first: Any, target: Edge, floor: int | None) -> list[Edge]:
 def find_edges(output: torch.Tensor, target: Edge | None, floor: int | None) -> list[Edge]:
     """Finds the edges over which one module's backward sends the gradient of an input or parameter.
 
-    A hook of the input itself would see the sum over all of its users. These edges have the
-    module's part only. An input that autocast casts is found behind the cast.
+    A hook of the input itself would see the sum over all users of the input. These edges carry only
+    the module's part. If autocast casts the input, they are the edges of the input before the cast.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ _steps_before = 0  # step count of the optimizer state that the program has load
 
 
 def attach_from_environment() -> None:
-    """Attaches as the environment variable TELENS_ATTACH says."""
+    """Attaches with the options in the environment variable TELENS_ATTACH."""
     options = json.loads(os.environ[VARIABLE])
     attach(options["config"], options["log_dir"], options["feature_dirs"], options["modules"])
 

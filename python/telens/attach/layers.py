@@ -91,7 +91,7 @@ class Layer:
             )
 
     def show_operand(self, tensor_name: str, tensor: torch.Tensor) -> None:
-        """Shows an input or weight with the cast that the running forward made of it."""
+        """Shows an input or weight together with its cast in the running forward."""
         cast = self.casts.get(tensor_name)
         if cast is None or not self.asks_for(tensor_name):
             self.show(tensor_name, tensor)

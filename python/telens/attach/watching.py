@@ -66,7 +66,8 @@ _current: Watch | None = None
 
 
 class Watch:
-    """A watched model, as returned by ``telens.watch``. ``stop()`` ends it; so does a ``with``."""
+    """A watched model, as returned by ``telens.watch``. End it with ``stop()`` or use it in a
+    ``with``."""
 
     def __init__(
         self,

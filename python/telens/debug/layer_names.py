@@ -168,13 +168,15 @@ def _counted(kinds: Counter[str]) -> str:
 
 
 def note_beginning() -> None:
-    """A session has begun. Models of the one before are of this one only if none is named in it."""
+    """Called when a session has begun. It keeps the models of the previous session unless a model
+    is named in it."""
     if not _are_of_ended_session:
         _tell_of_foreign_layers()
 
 
 def note_step() -> None:
-    """A session's step or end: the models are those that were named by now."""
+    """Called at a step or the end of a session. If no model was named in it, it has the models of
+    the previous session."""
     global _are_of_ended_session
     if _are_of_ended_session and _C.debug.is_initialized():
         _are_of_ended_session = False
@@ -182,7 +184,7 @@ def note_step() -> None:
 
 
 def note_end() -> None:
-    """A session has ended."""
+    """Called when a session has ended."""
     global _are_of_ended_session
     _are_of_ended_session = True
     _ran_plain.clear()
@@ -198,7 +200,7 @@ def _forget_models_of_ended_session() -> None:
 
 
 def _tell_of_foreign_layers() -> None:
-    """Reports to the session the linear layers that call none of its features."""
+    """Reports linear layers of other libraries to the session. They make no calls to features."""
     _foreign[:] = {id(module): ref for ref in _foreign if (module := ref()) is not None}.values()
     for layer in (ref() for ref in _foreign):
         tree = _tree_of(layer)
@@ -215,7 +217,8 @@ def _tree_of(model: Any) -> LayerTree | None:
 def _named(tree: LayerTree, layer: Any, name: str, keep: bool) -> Iterator[tuple[Any, str]]:
     if keep and isinstance(layer, tree.own_layer):
         name = layer.name or name
-    # Parents first: a parent names its children by its own rule, and they are named here after it.
+    # Parents first, because setting a parent's name also sets its children's. These names are
+    # replaced here.
     yield layer, name
     for key, child in layer.named_children():
         number = getattr(child, "layer_number", None)

@@ -71,7 +71,7 @@ class MetricLogger:
     def add_logger(_logger: BaseLogger) -> None:
         """Adds a logger, which gets every statistic from the next ``step()`` on.
 
-        One that is added before ``initialize`` takes the place of the text file of statistics, as
+        One that is added before ``initialize`` replaces the text file of statistics, as
         ``statistics_logger`` does.
         """
         call = "MetricLogger.add_logger"

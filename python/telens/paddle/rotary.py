@@ -22,7 +22,7 @@ class RotaryPositionEmbedding(paddle.nn.Layer):
     dim
         channels of a head that are rotated, an even number
     max_position_embeddings
-        positions that are made at first; more are made when they are asked for
+        number of positions to compute at first. More are computed when they are requested
     """
 
     def __init__(self, dim: int, max_position_embeddings: int) -> None:

@@ -23,7 +23,7 @@ __all__ = [
     "dist_group_type",
 ]
 
-# Data types of torch and their members of DType. E2M1 is none of torch's.
+# torch's dtypes and their members of DType. torch does not have a dtype for E2M1.
 TE_DType = {
     torch.float32: DType.kFloat32,
     torch.float16: DType.kFloat16,

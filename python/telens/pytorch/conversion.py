@@ -26,7 +26,7 @@ __all__: list[str] = ["ConversionReport", "conversion_report", "convert"]
 
 _KEY = "_telens_conversion"
 
-# So many names of a kind are printed; the report has all.
+# Maximum number of names per kind that are printed. The report contains all.
 _MOST_NAMES = 3
 
 
@@ -53,7 +53,7 @@ class ConversionReport:
     converted
         tuples (name, was, now): the place in the model, the class before and after
     left
-        tuples (name, kind, reason): the place, the class, and why it stayed
+        tuples (name, kind, reason): the place, the class, and why it was not replaced
     """
 
     converted: list[Converted] = field(default_factory=list)

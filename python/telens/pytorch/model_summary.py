@@ -69,18 +69,18 @@ class ModelSummary:
 
 
 def summary(model: torch.nn.Module, recipe: Recipe | None = None) -> ModelSummary:
-    """Lists the layers of a model that multiply by a weight, and which of them FP8 can take.
+    """Lists the layers of a model that have a GEMM with a weight, and which of them can run in FP8.
 
-    ``print(telens.summary(model))`` shows a table. Layers that differ only in a number of their
-    name share a line of it.
+    ``print(telens.summary(model))`` shows a table. Layers whose names differ only in a number share
+    a line.
 
     Parameters
     ----------
     model
         any module, before or after ``te.convert``
     recipe
-        the recipe of the training, whose multiples dimensions have to be of. Without one: 16, as
-        for every recipe but MXFP8
+        the recipe of the training, which determines the multiple that dimensions must be. None:
+        16, the multiple of all recipes except MXFP8
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("summary", "model", "a torch.nn.Module", model)

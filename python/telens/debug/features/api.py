@@ -149,7 +149,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
 
 class TEConfigAPIMapper(BaseConfigAPIMapper):
-    """Reads ``gemms``, ``gemms_struct``, ``tensors`` and ``tensors_struct``, as YAML has them."""
+    """Reads ``gemms``, ``gemms_struct``, ``tensors`` and ``tensors_struct`` of a YAML config."""
 
     GEMM_NAMES = ("fprop", "dgrad", "wgrad")
 

@@ -53,7 +53,7 @@ class CudaGraphs:
         collects = gc.isenabled()
         gc.disable()  # a collection that frees a graph would break the capture
         try:
-            # A capture that breaks leaves its stream the current one, so this puts it back.
+            # A capture that fails does not restore the current stream; this context does.
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 try:
                     with torch.cuda.graph(graph, pool=pool, stream=self._stream):
@@ -76,8 +76,8 @@ class CudaGraphs:
             torch._C._cuda_releasePool(self._device.index, pool)
         with contextlib.suppress(RuntimeError):
             word = torch.zeros(1, device=self._device)
-            # The end of a capture that succeeds takes the graph's generators out of it, and the
-            # graphs that know them can be replayed again.
+            # A successful capture into the same graph releases its generators, so that other graphs
+            # that use them can be replayed again.
             with torch.cuda.graph(graph, stream=self._stream):
                 word.zero_()
             graph.reset()
@@ -115,7 +115,7 @@ class Captured:
             torch.set_grad_enabled(runner.module.training),
             runner.region(_graph=True),
         ):
-            # Each replay's region updates the scales, so the graph must not.
+            # The region of each replay updates the scales, so the graph must not update them.
             _C.claim_region()
             with self._graphs.capture(self._pool, generators) as self._replay_forward:
                 self._made = runner.run(self._flag)
@@ -198,7 +198,7 @@ class Captured:
         region, self._region = self._region, None
         if region is not None:
             region.update_backward()
-        # A parameter's gradient stays with its parameter, while the next replay writes here.
+        # Parameters keep their gradients, but the next replay overwrites these buffers.
         clones = self._runner.options.clones_gradients
         return [
             each
@@ -213,7 +213,7 @@ class Captured:
         if self._replay_wgrads is None:
             return
         self._check_main_grads()
-        # On the stream of the backward, which the event does not cover.
+        # Run on the backward's stream, because the event is recorded before this work.
         with on.without_event().entered():
             self._replay_wgrads()
         self._runner.wgrads.mark_added()
@@ -221,7 +221,8 @@ class Captured:
             torch.autograd.backward(parameter, buffer.detach().clone())
 
     def drop_weight_gradients(self, backward: int) -> None:
-        """Does nothing: the operands are in graph memory, and no other backward waits for them."""
+        """Does nothing: the operands are in graph memory, and there is no queue to remove them
+        from."""
 
     def _check_main_grads(self) -> None:
         if self._runner.wgrads.main_grad_places() != self._main_grads:
@@ -260,8 +261,8 @@ def _naming(runner: Runner, what: str) -> Iterator[None]:
         raise _C.UsageError(f"{runner.name}: its {what} cannot be captured: {first}") from error
 
 
-# The layers of the newest graph by module. A region updates a layer once, whatever the number of
-# its graphs.
+# The layers of the newest graph by module. All graphs of a module share them, so that a region
+# updates a layer once.
 _newest: WeakKeyDictionary[_C.ModuleAdapter, _C.GraphedLayers] = WeakKeyDictionary()
 
 

@@ -311,7 +311,8 @@ class PendingWgrads:
         if flag is True or pending.flag is True:  # memory of a micro-batch's own
             if flag is not pending.flag or self._microbatch != other._microbatch:
                 return False
-            # There all forwards are captured first, then all backwards, from the last forward's on.
+            # Graphs of such a micro-batch are captured in this order: all forwards, then the
+            # backwards in reverse.
             return what is Pass.forward or (
                 self._places[Pass.forward] > other._places[Pass.forward]
             )

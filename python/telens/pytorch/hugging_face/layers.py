@@ -362,8 +362,8 @@ def _from_mixtral(layer: torch.nn.Module, config: Any) -> _Layer:
 
 def _from_bert(layer: torch.nn.Module, config: Any) -> _Layer:
     refuse(config.is_decoder, "BERT as a decoder")
-    # A norm after each residual: the one before our MLP, whose output is its residual, and the
-    # layer's last one.
+    # BERT has a norm after each residual connection. Our MLP starts with the first of them and uses
+    # its output as the residual; the second one is the layer's output norm.
     made = TransformerLayer(
         config.hidden_size,
         config.intermediate_size,

@@ -157,7 +157,7 @@ _ALL = [
     _A("bf16_backward", False, "any boolean: gradients have their inputs' dtype anyway",
        "it is a switch", (True,)),
     _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
-    # attention_inputs.py takes these out of the call before this table is read.
+    # attention_inputs.py removes these from the call before this table is read.
     _A("score_mod_tensors", None, "a dict of tensors that score_mod gets, or None", ""),
     _A("score_mod_bprop_tensors", None, "likewise for score_mod_bprop", ""),
     _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value", ""),
@@ -190,8 +190,8 @@ _FORWARDS = {
     "MultiheadAttention": _ATTENTION_FORWARD,
     "TransformerLayer": _ATTENTION_FORWARD,
 }
-# Other names of arguments that are there: hidden_size is Transformer Engine's former one, dtype the
-# one that it has by now.
+# Other names of existing arguments: hidden_size is Transformer Engine's former name, dtype its
+# newer one.
 _ALIASES = {
     "LayerNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},
     "RMSNorm": {"hidden_size": "normalized_shape", "dtype": "params_dtype"},

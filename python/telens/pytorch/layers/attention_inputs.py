@@ -20,7 +20,7 @@ __all__: list[str] = [
     "with_score_mod",
 ]
 
-# The arguments that a packed tensor takes the place of.
+# The arguments that a packed tensor replaces.
 REPLACEABLE = ("query_layer", "key_layer", "value_layer")
 _PARTS = {"qkv_layer": 3, "kv_layer": 2}
 _INTERLEAVE = "qkv_interleave_dim"

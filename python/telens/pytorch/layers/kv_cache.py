@@ -14,13 +14,14 @@ __all__ = ["KVCacheManager", "NonPagedKVCacheManager", "PagedKVCacheManager"]
 
 
 class KVCacheManager:
-    """Caches in pages, which sequences take as they grow and give back when they end.
+    """Caches that consist of pages. Sequences allocate pages as they grow and free them when they
+    end.
 
     Attributes
     ----------
     cache
         layer number -> (keys, values), [total_num_pages, page_size, heads, size] each. A pair may
-        be replaced, by one with its first dimension in another order for example.
+        be replaced, for example by one with pages in a different order.
     sequences
         name -> number of tokens, in the order of the batch
     """
@@ -66,7 +67,8 @@ class KVCacheManager:
         )
 
     def pre_step(self, step_dict: Mapping[Any, int]) -> OrderedDict[Any, int]:
-        """Takes pages for each sequence's new tokens; sequences not named give theirs back.
+        """Allocates pages for each sequence's new tokens. Frees the pages of sequences that are not
+        named.
 
         Returns the lengths after the step. UsageError if there are too few free pages.
         """
@@ -101,4 +103,4 @@ class NonPagedKVCacheManager(KVCacheManager):
 
 
 class PagedKVCacheManager(KVCacheManager):
-    """Pages of a given size, which sequences take as they grow."""
+    """Pages of a given size, which sequences allocate as they grow."""

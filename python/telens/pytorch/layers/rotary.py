@@ -21,7 +21,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
     dim
         channels of a head that are rotated; an even number
     rotary_percent
-        the part of dim that is rotated, above 0 and up to 1; below 1 the product is rounded down
+        the share of dim that is rotated, above 0 and up to 1. The number of channels is rounded
+        down
     seq_len_interpolation_factor, pretrained_max_position_embeddings
         if both are given, positions are divided by the factor. Positions of sequences longer than
         the factor times pretrained_max_position_embeddings are divided so that they end at

@@ -322,7 +322,7 @@ def _check_whole_numbers(function: str, name: str, tensor: torch.Tensor, expecte
 
 
 def _check_count(function: str, num_out_tokens: int) -> None:
-    # Nothing else is looked at: torch.compile traces through numbers of other types.
+    # Other types are not checked, because torch.compile passes symbolic numbers.
     if isinstance(num_out_tokens, bool):
         raise refusal(function, "num_out_tokens", "an integer", num_out_tokens)
 

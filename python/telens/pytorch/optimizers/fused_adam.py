@@ -24,7 +24,7 @@ from telens.pytorch.tensor import Float8CurrentScalingQuantizer, QuantizedTensor
 __all__ = ["FusedAdam"]
 
 _STATES = ("exp_avg", "exp_avg_sq", "master_param")
-# uint8 stands for FP8 (E4M3) with one scale.
+# uint8 means FP8 (E4M3) with one scale.
 _MOMENT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 _MASTER_DTYPES = (torch.float32, torch.float16)
 # FP16 states are scaled so that their largest value is half of FP16's: moments may double in a step

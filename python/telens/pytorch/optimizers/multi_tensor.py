@@ -253,7 +253,7 @@ def multi_tensor_adam_capturable(
         _write(tensors, [torch.where(skipped, k, t) for k, t in zip(kept, tensors, strict=True)])
 
 
-# The fifth list, master weights, is all that the second name has in addition.
+# The same function: it accepts master weights as an optional fifth list.
 multi_tensor_adam_capturable_master = multi_tensor_adam_capturable
 
 

@@ -13,7 +13,7 @@ from telens._names import refusal, rejects_bools
 
 __all__ = ["parallel_cross_entropy"]
 
-# Logits that are looked at in one go in FP32: their copies take 16 MiB each, whatever the sizes.
+# Maximum number of logits that are processed at a time. An FP32 copy of them takes 16 MiB.
 _BLOCK = 1 << 22
 _OWNER = "parallel_cross_entropy"
 
@@ -48,7 +48,7 @@ def parallel_cross_entropy(
     ignore_idx
         targets that have no loss and give no gradient
     is_cg_capturable
-        taken, without effect: nothing here waits for the GPU
+        no effect: nothing here waits for the GPU
 
     Raises UsageError for arguments that do not fit. Two errors are only
     raised on a CPU: a class that is not in the vocabulary (on a GPU its loss is +Inf), and unequal

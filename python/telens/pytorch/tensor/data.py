@@ -82,7 +82,7 @@ class BlockData:
         return self._storage.columnwise_scale_inv
 
 
-# Dtypes of values that a cast takes, and that codes are rounded to.
+# The dtypes that can be quantized, and to which codes can be dequantized.
 HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -120,7 +120,8 @@ class WithSettableData:
         return False
 
     def _become_part_as(self, other: Any) -> None:
-        """After adopting the codes of a tensor of this type: becomes a part if the other is."""
+        """Called after the codes of a tensor of this type were adopted. Becomes a part if ``other``
+        is one."""
 
 
 def can_move(tensor: Any, device: torch.device | None, dtype: torch.dtype | None) -> bool:
