@@ -36,11 +36,12 @@ struct ExportOptions {
   std::optional<int> rank;
 };
 
-// Does not return: Python takes the process over.
+// Does not return: replaces this process by Python.
 void run_export(const ExportOptions& options) {
   if (options.run.empty() || options.run.front() == '-') {
-    raise<UsageError>("export: RUN '{}': expected a path; write ./ before a name that begins so",
-                      options.run);
+    raise<UsageError>(
+        "export: RUN '{}': expected a path; write ./ before a name that begins with '-'",
+        options.run);
   }
   if (options.tensorboard.empty() && options.wandb.empty()) {
     raise<UsageError>("export: no target; expected --tensorboard FOLDER or --wandb PROJECT");

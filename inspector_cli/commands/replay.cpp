@@ -55,11 +55,12 @@ std::vector<std::string> arguments(const ReplayOptions& options) {
   return given;
 }
 
-// Does not return: Python takes the process over.
+// Does not return: replaces this process by Python.
 void run_replay(const ReplayOptions& options) {
   if (options.dump.empty() || options.dump.front() == '-') {
-    raise<UsageError>("replay: DUMP '{}': expected a path; write ./ before a name that begins so",
-                      options.dump);
+    raise<UsageError>(
+        "replay: DUMP '{}': expected a path; write ./ before a name that begins with '-'",
+        options.dump);
   }
   run_python("replay", kProgram, arguments(options));
 }

@@ -255,7 +255,7 @@ def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
     if "delayed" in name:
         notes.append("delayed scaling uses scales from the tensors' current amaxes here")
     return Gemm(
-        title=_title(dump, f"what {name} to {' and '.join(formats)} would have given"),
+        title=_title(dump, f"hypothetical: {name}, {' x '.join(formats)}"),
         names=TENSORS[dump.gemm][:2],
         originals=originals,
         casts=tuple(casts),
