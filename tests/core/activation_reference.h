@@ -1,5 +1,5 @@
-// Activations and their gradients as torch computes them in FP64, over every value that a format
-// has: for the tests of every backend.
+// Activations and their gradients as torch computes them in FP64, over every value of a format. The
+// tests of every backend use them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,8 +21,8 @@ inline constexpr ops::ActivationFunction kActivationFunctions[] = {
     ops::ActivationFunction::gelu, ops::ActivationFunction::qgelu, ops::ActivationFunction::relu,
     ops::ActivationFunction::srelu, ops::ActivationFunction::silu};
 
-// GELU's tanh approximation as x * sigmoid(2u), which is the same function: torch's 1 + tanh(u) has
-// no digits left in FP64 either where it is small.
+// GELU's tanh approximation as x * sigmoid(2u), which is the same function: where torch's 1 +
+// tanh(u) is small, it has no correct digits left, even in FP64.
 inline at::Tensor torch_activation(ops::ActivationFunction function, const at::Tensor& x) {
   switch (function) {
     case ops::ActivationFunction::gelu:
@@ -39,8 +39,8 @@ inline at::Tensor torch_activation(ops::ActivationFunction function, const at::T
   return at::silu(x);
 }
 
-// All codes of a 16-bit format. FP32: the special values, and eight values between any two powers
-// of two.
+// All codes of a 16-bit format. For FP32: the special values, and eight values between neighboring
+// powers of two.
 template <typename Format>
 std::vector<typename Format::Bits> every_code() {
   std::vector<typename Format::Bits> codes;
@@ -57,19 +57,21 @@ std::vector<typename Format::Bits> every_code() {
   return codes;
 }
 
-// Where a stored result may differ from the FP64 one: by a unit in the last place, and by what
-// FP32's rounding of the sigmoid's argument, of at most 88, makes of the exponential: 88 * 3 *
-// 2^-24 of it. Beyond an argument of -88.7 exp(-z) is infinite in FP32 and the sigmoid 0; there x *
-// sigmoid(x) is at most 88.8 * 2^-128 < 2^-121.
+// Bounds of the difference between a stored result and FP64's: one unit in the last place, and the
+// error of the exponential. FP32 rounds the sigmoid's argument, whose magnitude is at most 88,
+// which changes the exponential by up to 88 * 3 * 2^-24 of itself. For arguments below -88.7,
+// exp(-z) is infinite in FP32 and the sigmoid is 0; there |x * sigmoid(x)| is at most 88.8 * 2^-128
+// < 2^-121.
 template <typename Format>
 struct ActivationTolerance {
   static constexpr double kRelative = 88 * 3 * 0x1p-24 + 2.0 / (1 << Format::kMantissaBits);
   static constexpr double kOfValue = 0x1p-121;
-  // A gradient is a sum of terms that cancel around its zero at -1, each of some units.
+  // A gradient is a sum of terms that cancel around its zero near x = -1; each has an error of a
+  // few units.
   static constexpr double kOfGradient = 0x1p-18;
 };
 
-// Expects NaN where torch has NaN, the same infinity, and nearness elsewhere.
+// Expects NaN where torch has NaN, the same infinities, and elsewhere a value within the tolerance.
 template <typename Format>
 void expect_near_torch(const std::vector<typename Format::Bits>& actual, const at::Tensor& expected,
                        double absolute, const std::string& what,
@@ -89,8 +91,8 @@ void expect_near_torch(const std::vector<typename Format::Bits>& actual, const a
   }
 }
 
-// Factors of results and gradients. An infinite one tells whether a sigmoid is zero,
-// which depends on the precision: only the others, which are zero exactly, meet it.
+// Factors of results and gradients. An infinite factor times a sigmoid is NaN only if the sigmoid
+// is exactly zero, which depends on the precision. So only ReLU and SReLU get infinite factors.
 inline std::vector<float> get_multipliers(ops::ActivationFunction function) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -109,9 +111,9 @@ at::Tensor doubles(const std::vector<typename Format::Bits>& codes) {
   return values;
 }
 
-// Compares a backend with torch over the whole range of a format, plain and gated, forward and
-// backward. kernels.forward(function, gated, x, y) and kernels.backward(function, gated, grad, x,
-// dx) take vectors of codes, one row each.
+// Compares a backend with torch over all values of a format: plain and gated, forward and backward.
+// kernels.forward(function, gated, x, y) and kernels.backward(function, gated, grad, x, dx) take
+// vectors of codes, one row each.
 template <typename Format, typename Kernels>
 void expect_torch_over_the_range(ops::ActivationFunction function, const Kernels& kernels) {
   using Codes = std::vector<typename Format::Bits>;
@@ -140,7 +142,8 @@ void expect_torch_over_the_range(ops::ActivationFunction function, const Kernels
     expect_near_torch<Format>(dx, gradient_for(outer), size * Tolerance::kOfGradient,
                               fmt::format("the gradient for {}", multiplier), x);
 
-    // The multiplier as the factor; the other gradient is the value times `twice`.
+    // Gated: the multiplier is the factor of the activation. The gradient of that factor is checked
+    // with a gradient of 2 (`twice`).
     Codes gated = x;
     gated.insert(gated.end(), grad.begin(), grad.end());
     kernels.template forward<Format>(function, true, gated, y);

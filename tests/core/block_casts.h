@@ -1,4 +1,4 @@
-// A matrix and its copies under every block format.
+// A matrix and its quantized copies in every block format.
 #pragma once
 
 #include <ATen/ATen.h>

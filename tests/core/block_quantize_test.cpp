@@ -1,5 +1,5 @@
-// Quantizing in blocks against the definitions of docs/formats.md, written out plainly, on every
-// SIMD target of this processor.
+// Quantizing in blocks against plain implementations of the definitions in docs/formats.md, on
+// every SIMD target of this processor.
 #include "core/ops/block_quantize.h"
 
 #include <ATen/ATen.h>
@@ -111,7 +111,7 @@ std::uint8_t saturating_code(float scaled, std::int64_t, std::int64_t) {
 
 struct Scaling128 {
   float largest_of_format;
-  float largest_of_dtype;  // takes the place of an infinite scale
+  float largest_of_dtype;  // replaces an infinite scale
   bool power_of_two;
   float epsilon;
 };
@@ -129,7 +129,7 @@ Block block_128(float amax, const Scaling128& scaling) {
   return {1.0F / scale, 0, scale};
 }
 
-// NVFP4 in the order of its definition. `amax`: of the tensor's numbers.
+// NVFP4, in the order of its definition. `amax` is that of the finite elements of the tensor.
 struct Nvfp4Reference {
   float tensor_scale;
   Reference quantized;
@@ -173,8 +173,8 @@ void expect_same(const BlockCodes& actual, const Reference& expected, const std:
   expect_equal(actual.scale_inv, expected.scale_inv, what + ", scales");
 }
 
-// Rows in which scales and elements go wrong: each block has another difficulty. Column 8 and row 4
-// are so small that scales are at their limits.
+// Rows whose scales and elements are hard to round: each block has another difficulty. Column 8 and
+// row 4 are so small that scales reach their limits.
 at::Tensor difficult(std::int64_t rows, std::int64_t columns) {
   at::Tensor x = at::randn({rows, columns}) * at::exp2(at::randn({rows, columns}) * 6);
   const float nan = std::nanf("");

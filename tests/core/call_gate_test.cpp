@@ -1,4 +1,5 @@
-// Calls into what another thread takes away; also under ThreadSanitizer (preset tsan).
+// Calls to an object that another thread may close at any time. Also run under ThreadSanitizer
+// (preset tsan).
 #include "core/base/call_gate.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ struct Target {
   std::atomic<bool> alive{true};
 };
 
-// Behind a gate, as a session is.
+// Opens a target behind a gate, as a session is.
 std::shared_ptr<Target> open_target(CallGate& gate) {
   auto target = std::make_shared<Target>();
   gate.open(target.get(), target);
@@ -100,7 +101,7 @@ TEST(CallGate, running_call_outlives_the_timeout_and_its_target) {
   EXPECT_TRUE(watched.expired()) << "the last call lets go of it";
 }
 
-// Threads that call all the time while targets come and go.
+// Threads that call without a pause while targets are opened and closed.
 TEST(CallGate, concurrent_calls_never_see_a_removed_target) {
   CallGate gate;
   std::atomic<bool> stop = false;
@@ -123,7 +124,7 @@ TEST(CallGate, concurrent_calls_never_see_a_removed_target) {
     while (i == 0 && calls.load() == 0) std::this_thread::yield();
     const auto closed = gate.close(target.get());
     ASSERT_TRUE(closed.wait_for_calls(std::chrono::seconds(60)));
-    ++target->counter;  // alone with it: a call that still used it would be a race
+    ++target->counter;  // no call may use it any more, or this is a race
   }
   stop.store(true);
   for (std::thread& each : callers) each.join();

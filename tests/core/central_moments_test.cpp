@@ -1,5 +1,5 @@
-// The moments behind kurtosis against their definitions in long double, on data for which power
-// sums about zero have no digit left.
+// The moments of kurtosis against their definitions in long double, on data for which power sums
+// about zero would lose all digits.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

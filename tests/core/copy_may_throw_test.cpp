@@ -1,4 +1,4 @@
-// Copies of texts while memory is short.
+// Copies of texts that fail for lack of memory.
 #include "core/base/copy_may_throw.h"
 
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 
 namespace telens::test {
 
-// A leaf of the given dtype and its double copy, a leaf of its own.
+// A leaf of the given dtype, and its FP64 copy, which is a leaf as well.
 struct Leaf {
   at::Tensor tensor;
   at::Tensor reference;

@@ -1,5 +1,5 @@
-// The formats once more, the slow and obvious way, in double precision: what core/formats is tested
-// against.
+// Slow and obvious implementations of the formats, in double precision, as a reference for
+// core/formats.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace telens::testing {
 
-// The value of a code without sign by the definition of a binary format, as if every code were
-// finite.
+// The value of a code without its sign by the definition of a binary format. Codes of infinity and
+// NaN are read as if they were finite.
 template <typename Format>
 double value_by_definition(std::uint32_t code) {
   const std::uint32_t mantissas = 1U << Format::kMantissaBits;
@@ -28,7 +28,7 @@ template <typename Format>
 class NearestCode {
  public:
   NearestCode() {
-    // One more than the format has: what rounds to it is out of range.
+    // The code after the format's largest one: a number that rounds to it is out of range.
     for (std::uint32_t code = 0; code <= Format::kMaxCode + 1U; ++code) {
       values_.push_back(value_by_definition<Format>(code));
     }
@@ -63,8 +63,8 @@ class NearestCode {
 };
 
 // FP32 values around every rounding decision of the format: each finite value, each tie between two
-// neighbors, and the FP32 values up to two steps around them; and every 65521st code of FP32 (a
-// prime step, so that no bit stays the same). All with both signs.
+// neighbors, and the FP32 values up to two steps from them. Also every 65521st code of FP32 (a
+// prime, so that all bits vary). All with both signs.
 template <typename Format>
 std::vector<float> numbers_around_every_decision() {
   std::vector<std::uint32_t> magnitudes;

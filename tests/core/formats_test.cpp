@@ -21,7 +21,7 @@ std::uint32_t get_bits(float value) { return std::bit_cast<std::uint32_t>(value)
 
 std::string describe(float value) { return fmt::format("{} (0x{:08x})", value, get_bits(value)); }
 
-// Compares encode with the search through all values, for every number and both saturations.
+// Compares encode with a search through all values, for every number and both kinds of saturation.
 template <typename Format>
 ::testing::AssertionResult encodes_like_the_reference(const std::vector<float>& numbers) {
   const NearestCode<Format> nearest;

@@ -1,5 +1,5 @@
-// The GEMM of operands with one scale a tensor against FP64: output dtypes, bias, layouts, empty
-// shapes, Meta kernel, and what the operator and run_gemm refuse.
+// The GEMM of operands with one scale for each tensor, against FP64: output dtypes, bias, layouts,
+// empty shapes, Meta kernel, and the arguments that the operator and run_gemm refuse.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ double get_epsilon(at::ScalarType dtype) {
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
 
-// The part that a GEMM adds for a bias.
+// The error that adding a bias causes.
 at::Tensor added(const at::Tensor& bias) {
   const bool rounded = bias.scalar_type() == at::kFloat;
   return (rounded ? bias.to(at::kBFloat16) : bias).to(at::kDouble);
@@ -118,7 +118,8 @@ TEST_P(GemmTo, error_is_within_the_bound_of_fp32_accumulation) {
   }
 }
 
-// Integers up to 16 are codes, their sums of products exact in FP32: what remains is one rounding.
+// Integers up to 16 have exact codes, and their sums of products are exact in FP32, so there is
+// only one rounding.
 TEST_P(GemmTo, rounds_an_exact_sum_with_its_bias_once) {
   const auto integers = [](std::int64_t rows) {
     return Codes{ops::quantize_fp8(at::randint(-16, 17, {rows, 128}).to(at::kFloat), one_float(1),
@@ -168,8 +169,8 @@ TEST_P(GemmTo, a_nan_code_makes_its_row_and_no_other_nan) {
   EXPECT_EQ(product(a, b, GetParam()).isnan().sum().item<std::int64_t>(), 32);
 }
 
-// As FP8 products of GPUs take it; the other kernel is that of 128-blocks whose scales are no
-// powers of two.
+// The kernel for scales as GPUs support them. The other kernel is for 128-blocks whose scales are
+// not powers of two.
 TEST(GemmOperator, rounds_a_bias_of_fp32_to_bf16_and_leaves_others) {
   const double beyond_bf16 = 1 + 0x1p-10;
   const Codes zeros = quantized(at::zeros({16, 16}), FormatId::e4m3, 1);
@@ -206,7 +207,7 @@ TEST(GemmChoice, reports_the_kernel_and_why_it_is_not_the_fastest) {
   EXPECT_EQ(kernel(), kFp32Kernel);
 }
 
-// A processor without native BF16 runs the kernel that this one runs for a FP32 output.
+// A processor without native BF16 runs the kernel that this one runs for an FP32 output.
 TEST(GemmChoice, changes_nothing_beyond_the_order_of_the_sum) {
   at::manual_seed(23);
   const Codes a = quantized(at::randn({64, 256}), FormatId::e4m3, 0.01);
@@ -315,7 +316,7 @@ TEST_F(RunGemm, refuses_an_orientation_that_was_dropped) {
               ThrowsMessage<UsageError>(HasSubstr("wgrad needs its gradient")));
 }
 
-// Each GEMM takes the orientations that its contraction is over: only their sides fit.
+// Each GEMM takes the orientations along which it sums: only these have matching sizes.
 TEST_F(RunGemm, contracts_the_dimension_that_both_operands_share) {
   at::manual_seed(24);
   const at::Tensor x = at::randn({48, 32}), w = at::randn({16, 32}), g = at::randn({48, 16});

@@ -1,4 +1,4 @@
-// The CPU's quantized GEMM under scales at the ends of FP32's range, against FP64.
+// The CPU's quantized GEMM with scales near the ends of FP32's range, against FP64.
 #include <limits>
 
 #include "core/ops/gemm.h"

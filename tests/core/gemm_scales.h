@@ -1,5 +1,5 @@
-// Operands of GEMMs under scales that are far from 1 and whose product is not: for the tests of
-// every backend.
+// GEMM operands whose scales are far from 1, but whose product is not. The tests of every backend
+// use them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -67,7 +67,8 @@ struct ScalePair {
   double a, b;
 };
 
-// Products from 2^-100 to 2^60, on all ways over the ends of FP32's range.
+// Products of scales from 2^-100 to 2^60. Partial products leave FP32's range in every possible
+// way.
 inline const std::vector<ScalePair> kScalePairs{
     {std::ldexp(1.0, 120), std::ldexp(1.0, -120)},  {std::ldexp(1.0, -120), std::ldexp(1.0, 120)},
     {std::ldexp(1.0, 127), std::ldexp(1.0, -126)},  {std::ldexp(1.0, -126), std::ldexp(1.0, 127)},
@@ -77,8 +78,8 @@ inline const std::vector<ScalePair> kScalePairs{
     {std::ldexp(1.7, -117), std::ldexp(1.3, 20)},
 };
 
-// Compares product(a, b), FP32, with FP64 for every pair of scales and every pair of modes that a
-// GEMM takes.
+// Compares the FP32 result of product(a, b) with FP64 for every pair of scales and every supported
+// pair of modes.
 template <typename Product>
 void expect_products_in_double(const Product& product) {
   struct Case {

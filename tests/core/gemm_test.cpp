@@ -1,5 +1,5 @@
-// The product of block-scaled operands against FP64, and what decides in which precision the CPU
-// computes it.
+// The product of block-scaled operands against FP64, and the conditions that decide in which
+// precision the CPU computes it.
 #include "core/ops/gemm.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,8 @@ at::Tensor product(const Operand& a, const Operand& b) {
   return ops::gemm(a.view(), b.view(), {}, at::kBFloat16).to(at::kDouble);
 }
 
-// Within BF16's rounding of what FP64 gives; sums of 64 FP32 terms are nearer.
+// Expects the FP64 result within BF16's rounding, which is larger than the error of sums of 64 FP32
+// terms.
 void expect_product(const Operand& a, const Operand& b, const std::string& what) {
   const at::Tensor expected = a.values().mm(b.values().t());
   const at::Tensor found = product(a, b);
@@ -94,7 +95,8 @@ TEST(GemmOfBlocks, equals_bf16_gemm_if_all_products_are_normal) {
   one_is_tiny[3].fill_(std::ldexp(1.0, -120));
   EXPECT_FALSE(multiplies_in_bf16(mxfp8(one_is_tiny), mxfp8(x)));
   EXPECT_EQ(ops::newest_gemm_choice().reason, "values or products below BF16's normal range");
-  // 1 under the scale 2^-8 is a multiple of 2^-17: with 2^-109 below, the border is 2^-126.
+  // 1 with the scale 2^-8 is a multiple of 2^-17. The products reach the limit 2^-126 if the
+  // elements of the other operand are multiples of 2^-109.
   const auto power = [](int exponent) { return mxfp8(filled(std::ldexp(1.0, exponent))); };
   EXPECT_TRUE(multiplies_in_bf16(power(0), power(-92)));
   EXPECT_FALSE(multiplies_in_bf16(power(0), power(-93)));

@@ -1,4 +1,4 @@
-// The histogram kernels against one element after the other.
+// The histogram kernels against counting one element after the other.
 #include "core/ops/histogram.h"
 
 #include <ATen/ATen.h>
@@ -71,7 +71,7 @@ std::vector<Data> get_data(at::ScalarType dtype) {
   return all;
 }
 
-// By definition of the bins, from the values alone.
+// Counts by the definition of the bins, from the values only.
 std::int64_t get_bin(float x, float smallest_normal) {
   if (std::isnan(x)) return 0;
   const int sign = std::signbit(x) ? -1 : 1;

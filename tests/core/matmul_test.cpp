@@ -1,6 +1,6 @@
-// Products of plain operands against LibTorch's and FP64, and products that are added to what is
-// there: telens::matmul, telens::matmul_accumulate, telens::gemm_accumulate, and run_gemm with
-// them.
+// Products of plain operands against LibTorch's and FP64, and products that are added to an
+// existing tensor: telens::matmul, telens::matmul_accumulate, telens::gemm_accumulate, and run_gemm
+// with them.
 #include "core/ops/matmul.h"
 
 #include <ATen/ATen.h>
@@ -38,14 +38,14 @@ at::Tensor integers(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::randint(-8, 9, sizes).to(dtype);
 }
 
-// [rows, columns] whose columns lie in memory one after the other.
+// [rows, columns] in column-major order.
 at::Tensor column_major(const at::Tensor& matrix) { return matrix.t().contiguous().t(); }
 
 at::Tensor in_double(const at::Tensor& a, const at::Tensor& b) {
   return a.to(at::kDouble).mm(b.to(at::kDouble).t());
 }
 
-// FP32 accumulation over K, and the addition.
+// The bound for FP32 accumulation over K and for the addition.
 void expect_within_bound(const at::Tensor& out, const at::Tensor& before, const at::Tensor& a,
                          const at::Tensor& b) {
   const at::Tensor exact = in_double(a, b) + before.to(at::kDouble);
@@ -96,8 +96,8 @@ TEST(Matmul, parts_that_do_not_fit_are_errors) {
       ThrowsMessage<ShapeError>(HasSubstr("expected contiguous [4, 2]")));
 }
 
-// LibTorch's product a b^T, plus a bias if it is defined; in FP32, rounded once, if BF16 products
-// run in FP32 on this processor.
+// LibTorch's product a b^T, plus a bias if it is defined. It is computed in FP32 and rounded once
+// where this processor runs BF16 products in FP32.
 at::Tensor product_of_torch(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   const bool is_widened = ops::multiplies_in_fp32(a);
   const auto widened = [&](const at::Tensor& x) { return is_widened ? x.to(at::kFloat) : x; };
@@ -291,7 +291,8 @@ at::Tensor run(Gemm gemm, const Operand& a, const Operand& b, const Case& how,
       .output;
 }
 
-// The FP32 product and one addition: the accumulated sum may take the terms in another order.
+// Compares with the FP32 product and one addition. The bound allows that the sum takes the terms in
+// another order.
 void expect_sum(const at::Tensor& sum, const at::Tensor& before, const at::Tensor& product,
                 const at::Tensor& magnitude, std::int64_t k) {
   const at::Tensor bound =
@@ -324,8 +325,9 @@ TEST(RunGemmInto, adds_the_product_for_every_scaling_mode) {
   }
 }
 
-// One magnitude that every format holds under every scale: 448 x 2^-6 is E4M3's largest value under
-// a scale that is a power of two, 6 E2M1's under the scale 1 of NVFP4's largest block.
+// All elements have one magnitude that every format represents exactly: with power-of-two scales
+// 448 x 2^-6 is E4M3's largest value, and NVFP4's largest block has the scale 1, under which 6 is
+// E2M1's largest.
 TEST(RunGemmInto, exact_sums_are_exact_for_every_scaling_mode) {
   at::manual_seed(36);
   for (const Case& how : all_cases()) {

@@ -1,4 +1,4 @@
-// Matrices for tests of formats with a scale a block.
+// Matrices for tests of block-scaled formats.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,7 +8,8 @@
 
 namespace telens::testing {
 
-// Magnitudes over many powers of two, with zeros: blocks underflow, some have nothing but zeros.
+// Magnitudes over many powers of two, and zeros: some elements underflow in their blocks, and some
+// blocks are all zeros.
 inline at::Tensor wide_data(at::IntArrayRef sizes, at::ScalarType dtype) {
   const at::Tensor exponents = at::randn(sizes) * 5;
   at::Tensor x = at::randn(sizes) * exponents.exp2() * (at::rand(sizes) > 0.1);
@@ -16,7 +17,7 @@ inline at::Tensor wide_data(at::IntArrayRef sizes, at::ScalarType dtype) {
   return x.to(dtype);
 }
 
-// FP32 [32, 64]: special values of both signs, far enough apart that some blocks have few of them.
+// FP32 [32, 64]: special values of both signs, so far apart that some blocks have only a few.
 inline at::Tensor special_matrix() {
   at::Tensor x = at::zeros({32, 64});
   auto* const to = x.mutable_data_ptr<float>();

@@ -65,7 +65,7 @@ TEST_F(Normalizing, equals_the_double_definition_for_every_row_length) {
   }
 }
 
-// Squares of numbers from 2^64 on are no FP32 numbers, nor are those of small subnormal ones.
+// Squares of numbers from 2^64 on overflow in FP32, and those of small numbers become 0.
 TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
   constexpr double kSmallest = 0x1p-149;
   for (const Case& of : kCases) {
@@ -85,7 +85,7 @@ TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
   }
 }
 
-// Differences of numbers near the ends of the range are no FP32 numbers.
+// Differences of numbers near the ends of the range overflow in FP32.
 TEST_F(Normalizing, equals_definition_if_deviations_exceed_fp32) {
   constexpr double kSmallest = 0x1p-149;
   constexpr float kMax = std::numeric_limits<float>::max();
@@ -114,7 +114,7 @@ TEST_F(Normalizing, equals_definition_if_deviations_exceed_fp32) {
   }
 }
 
-// The mean of equal numbers may be rounded to either side of them.
+// The mean of equal numbers may be rounded up or down.
 TEST_F(Normalizing, one_number_at_the_end_of_the_range_gives_finite_result) {
   constexpr float kMax = std::numeric_limits<float>::max();
   for (std::int64_t columns = 1; columns < 300; ++columns) {

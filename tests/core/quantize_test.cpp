@@ -32,7 +32,8 @@ using ::testing::HasSubstr;
 constexpr std::array kFp8Formats{FormatId::e4m3, FormatId::e5m2};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Ordinary scales, extreme ones that over- and underflow, and those that no recipe should give.
+// Usual scales, extreme ones that cause over- and underflow, and invalid ones, which no recipe
+// should produce.
 const std::vector<float> kScales{1.0F,       0.37F,      448.0F / 3.0F, 0x1p-12F,
                                  0x1p30F,    1e38F,      1e-38F,        FP32::kSmallestSubnormal,
                                  FP32::kMax, 0.0F,       -0.0F,         -2.5F,
@@ -61,7 +62,7 @@ at::Tensor one(float value) { return at::full({1}, value, at::kFloat); }
 
 std::uint32_t get_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-// The contract of quantize_fp8 for one element.
+// The result that quantize_fp8 promises for one element.
 template <typename Output>
 std::uint8_t reference_code(float x, float scale) {
   const auto magnitude = encode<Output>(std::fabs(x) * std::fabs(scale), Saturation::saturating) &
@@ -69,7 +70,7 @@ std::uint8_t reference_code(float x, float scale) {
   return magnitude | (std::signbit(x) != std::signbit(scale) ? Output::kSignMask : 0);
 }
 
-// The contract of dequantize_fp8 for one element.
+// The result that dequantize_fp8 promises for one element.
 template <typename Input, typename Output>
 typename Output::Bits reference_value(std::uint8_t code, float scale) {
   using Bits = typename Output::Bits;
@@ -89,7 +90,8 @@ std::vector<typename Format::Bits> every_code() {
   return codes;
 }
 
-// All codes of BF16 and FP16; for FP32, the special values and those around every decision.
+// All codes of BF16 and FP16. For FP32: the special values and the values around every rounding
+// decision.
 template <typename Format>
 std::vector<typename Format::Bits> test_codes() {
   if constexpr (Format::kWidth == 16) {
@@ -292,7 +294,7 @@ TEST_P(Quantize, decoding_keeps_the_strides_of_dense_views) {
 }
 
 TEST_P(Quantize, decoding_a_transposed_view_equals_decoding_a_copy) {
-  // Tiles are 16 wide, vectors up to 32, blocks 256 x 64: parts and multiples of each.
+  // Tiles have 16 columns, vectors up to 32 elements, blocks 256 x 64: parts and multiples of each.
   for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {16, 16}, {16, 64}, {48, 16}, {80, 272}, {272, 80}, {304, 528}, {17, 32}, {0, 16}}) {
     const at::Tensor codes = at::randint(256, {rows, columns}, at::kByte);

@@ -1,5 +1,5 @@
-// The formulas of scales against FP64, for every amax that BF16 and FP16 have and the ends of
-// FP32's range.
+// The formulas of scales against FP64, for every amax of BF16 and FP16 and for the ends of FP32's
+// range.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,8 @@ bool is_usable(float amax) { return std::isfinite(amax) && amax > 0; }
 // 2^floor(log2(x)).
 double power_below(double x) { return std::ldexp(1.0, std::ilogb(x)); }
 
-// A quotient and, where it is one, a power of two below it that FP32 holds.
+// The quotient fp8_max / amax in double; if power_of_two, rounded down to a power of two. A
+// quotient beyond FP32's range becomes `largest`.
 double exact_scale(float amax, float fp8_max, bool power_of_two, float largest) {
   const double quotient = static_cast<double>(fp8_max) / amax;
   const double bounded = quotient > kLargest ? largest : quotient;
@@ -42,7 +43,7 @@ double exact_scale(float amax, float fp8_max, bool power_of_two, float largest) 
 
 void expect_scale(float scale, double exact, float amax) {
   ASSERT_TRUE(std::isnormal(scale)) << amax;
-  // A quotient just below a power of two rounds up to it; its power below is then that power.
+  // If a quotient just below a power of two is rounded up to it in FP32, the scale is this power.
   const bool is_next_power = scale == 2 * exact;
   ASSERT_TRUE(is_next_power || std::fabs(scale - exact) <= exact * 0x1p-24)
       << scale << " for an amax of " << amax << ", expected " << exact;
@@ -95,7 +96,7 @@ void expect_e8m0_scales() {
     if (code > 0 && amax > 0) {
       ASSERT_GT(amax, reach / 2 * (1 - 0x1p-22)) << "is not the smallest";
     }
-    // The factor is the reciprocal, exactly, also at both ends of E8M0's range.
+    // The factor is exactly the reciprocal, also at both ends of E8M0's range.
     ASSERT_EQ(e8m0_factor(code) * scale, 1.0) << static_cast<int>(code);
   }
 }
@@ -107,11 +108,11 @@ TEST(ScaleFormula, mxfp8_is_the_smallest_power_of_two_without_overflow) {
   EXPECT_EQ(e8m0_scale<E4M3>(0, ScaleRounding::up), 0);
 }
 
-// With the block's scale in E4M3 and the tensor's in FP32: where neither is at the end of
-// its range, amax under both is at most half a step of E4M3 from 6.
+// The block's scale is in E4M3 and the tensor's in FP32. If neither is at the end of its range, the
+// scaled amax differs from 6 by at most half a step of E4M3.
 TEST(ScaleFormula, nvfp4_maps_the_largest_block_to_the_largest_codes) {
   for (const float amax : every_amax()) {
-    if (std::isnan(amax)) continue;  // it is the largest number that is one
+    if (std::isnan(amax)) continue;  // the amax is taken of numbers other than NaN
     const TwoLevelScaling scaling = TwoLevelScaling::of(amax);
     const float factor = scaling.tensor_factor;
     if (!is_usable(amax)) {
@@ -121,11 +122,11 @@ TEST(ScaleFormula, nvfp4_maps_the_largest_block_to_the_largest_codes) {
     ASSERT_TRUE(std::isfinite(factor) && factor > 0) << amax;
     const double exact = static_cast<double>(E4M3::kMax) * E2M1::kMax / amax;
     ASSERT_NEAR(factor, std::min<double>(exact, kLargest), exact * 0x1p-23) << amax;
-    if (exact > kLargest) continue;  // the tensor's scale ends there
+    if (exact > kLargest) continue;  // the tensor's scale cannot be larger
     const auto [block, block_factor] = scaling.get_scale(amax);
     ASSERT_EQ(decode<E4M3>(block), E4M3::kMax) << amax;
     const float tensor_scale = scaling.tensor_scale;
-    // The reciprocal of a factor beyond 2^126 is a subnormal number, of fewer digits.
+    // The reciprocal of a factor above 2^126 is subnormal and so has fewer digits.
     const double digits = std::isnormal(tensor_scale) ? 0x1p-20 : 0x1p-18;
     ASSERT_NEAR(amax * static_cast<double>(block_factor), E2M1::kMax, 6 * digits) << amax;
   }

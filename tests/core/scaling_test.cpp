@@ -1,4 +1,4 @@
-// From amaxes to scales: the operators against their definitions, and their Meta kernels.
+// The operators from amaxes to scales against their definitions, and their Meta kernels.
 #include "core/ops/scaling.h"
 
 #include <ATen/ATen.h>
@@ -90,7 +90,7 @@ TEST(ScalingOperators, have_the_shapes_of_their_results_on_meta) {
   ops::advance_history(on_meta({16, 3}));
 }
 
-// The same refusals on the CPU and on Meta.
+// The CPU and the Meta kernels refuse the same arguments.
 TEST(ScalingOperators, reject_wrong_shapes_on_every_device) {
   for (const at::DeviceType device : {at::kCPU, at::kMeta}) {
     const auto make = [&](at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {

@@ -1,5 +1,5 @@
-// The values at which conversions between formats go wrong, by name. The tests of every backend go
-// over all of them.
+// Values at which conversions between formats go wrong, by name. The tests of every backend use all
+// of them.
 #pragma once
 
 #include <array>
@@ -83,8 +83,8 @@ struct SpecialCode {
   typename Format::Bits code;
 };
 
-// The special values in a format, rounded if it does not have them, each with the codes before and
-// after it, all with both signs. NaNs that the rounding would unify are added as codes.
+// The special values in a format (rounded if it does not have them), and the codes before and after
+// each, with both signs. NaNs that rounding would map to one code are added as codes.
 template <typename Format>
 std::vector<SpecialCode<Format>> special_codes() {
   using Bits = typename Format::Bits;

@@ -1,5 +1,5 @@
-// The effect of a cast in blocks on a tensor, against its definition element by element, on every
-// SIMD target of this processor.
+// The statistics of a block-scaled cast, against their definition element by element, on every SIMD
+// target of this processor.
 #include "core/ops/statistics.h"
 
 #include <ATen/ATen.h>
@@ -64,7 +64,8 @@ std::uint8_t code_at(const BlockCast& cast, std::int64_t row, std::int64_t colum
   return column % 2 == 0 ? pair & 0xf : pair >> 4;
 }
 
-// One element; the first number that is clipped is told, not computed.
+// Adds one element. The smallest magnitude that is clipped is an argument, so that it is not
+// computed as in the kernels.
 template <typename Format>
 void add_element(float x, std::uint8_t code, float scale, double first_clipped, CastSums& sums) {
   const float decoded = decode<Format>(code) * scale;
@@ -90,8 +91,8 @@ CastSums reference(const at::Tensor& x, BlockCast cast) {
       const auto value = element<float>(values, row, column);
       const std::uint8_t code = code_at(cast, row, column);
       const float scale = get_scale(cast, row, column);
-      // 464 is a tie between 448 and 480, to even; 61440 one between 57344 and 2^16; 7 between 6
-      // and 8.
+      // 464 is a tie between 448 and 480, which rounds to the even 448; 61440 is one between 57344
+      // and 2^16, 7 one between 6 and 8.
       if (cast.format == FormatId::e4m3) {
         add_element<E4M3>(value, code, scale, std::nextafter(464.0F, 1e9F), sums);
       } else if (cast.format == FormatId::e5m2) {
@@ -133,13 +134,13 @@ TEST(BlockCastStatistics, special_values_match_the_definition) {
     SCOPED_TRACE(c10::toString(dtype));
     const at::Tensor x = special_matrix();
     expect_definition(x.to(dtype));
-    // Without infinity and NaN, whose blocks lose everything else.
+    // Without infinity and NaN, which make all other elements of their blocks 0.
     expect_definition(x.nan_to_num(1, 1, 1).to(dtype));
   }
 }
 
 TEST(BlockCastStatistics, values_lost_by_a_zero_scale_are_underflows) {
-  // The scale of NVFP4's small block, 1e-4 / 6 of the tensor's, is none that E4M3 has.
+  // NVFP4's small block needs 1e-4 / 6 of the tensor's scale, which E4M3 does not have.
   at::Tensor x = at::full({1, 32}, 1e-4F);
   x[0][0] = 1000;
   const BlockCodes codes = quantize_nvfp4(x, {}, {}).rowwise;
@@ -149,7 +150,7 @@ TEST(BlockCastStatistics, values_lost_by_a_zero_scale_are_underflows) {
 }
 
 TEST(BlockCastStatistics, count_clipping_by_a_scale_that_was_rounded_down) {
-  // OCP's scale of 500 is that of 256: 500 / 1 is beyond 464, and 460 rounds to 448.
+  // OCP's scale of 500 is that of 256: 500 / 1 is above 464, and 460 rounds to 448.
   at::Tensor x = at::ones({2, 32});
   x[0][0] = 500;
   x[1][0] = -460;

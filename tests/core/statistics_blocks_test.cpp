@@ -119,7 +119,7 @@ TEST(BlockwiseDynamicRange, special_values_match_the_definition) {
     const at::Tensor finite = testing::finite_special_values(dtype);
     for (const at::Tensor& x : {values, finite}) {
       expect_definition(x);
-      // Each value in rows and blocks with others than its neighbors.
+      // Each value in rows and blocks with different neighbors.
       expect_definition(x.slice(0, 0, x.numel() / 6 * 6).view({6, -1}).t());
     }
   }

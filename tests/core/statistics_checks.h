@@ -1,5 +1,5 @@
-// Shared by the tests of statistics: data with special values, and comparisons within the promised
-// bounds.
+// Data with special values and comparisons within the documented bounds, for the tests of
+// statistics.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ inline StatisticsAccumulator typed(const at::Tensor& words, std::size_t casts) {
   return accumulator;
 }
 
-// The sums of one cast in blocks.
+// The sums of one block-scaled cast.
 inline CastSums typed(const at::Tensor& words) {
   return from_words<CastSums>({words.const_data_ptr<std::int64_t>(), kCastSumsWords});
 }
@@ -59,13 +59,13 @@ inline at::Tensor special_values(at::ScalarType dtype) {
   return get_codes.template operator()<FP32>();
 }
 
-// Without infinity and NaN, which hide what all others add up to.
+// Without infinity and NaN, with which every sum would be infinite or NaN.
 inline at::Tensor finite_special_values(at::ScalarType dtype) {
   const at::Tensor values = special_values(dtype);
   return values.masked_select(values.isfinite());
 }
 
-// Sums may differ by the design's bound: this part of the sum of magnitudes.
+// Sums may differ by this part of the sum of magnitudes, as documented.
 inline constexpr double kSumsBound = 0x1p-16;
 
 inline void expect_near(double got, double expected, double magnitude, const char* what) {
@@ -93,7 +93,7 @@ inline void expect_sums(const TensorSums& got, const TensorSums& expected) {
   EXPECT_NEAR(got.m2, expected.m2, std::ldexp(expected.sum_squares, -14)) << "m2";
 }
 
-// Expects the counts of a cast exactly; its error within `relative` of itself.
+// Expects the same counts of a cast, and its error within a factor of 1 +- `relative`.
 inline void expect_cast(const CastSums& got, const CastSums& expected, double relative) {
   EXPECT_EQ(got.numel, expected.numel);
   EXPECT_EQ(got.underflows, expected.underflows);

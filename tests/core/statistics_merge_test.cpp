@@ -1,4 +1,5 @@
-// The statistics of parts, merged, are those of the whole: micro-batches, ranks, cuts of any kind.
+// Merged statistics of parts equal those of the whole, however it is cut: micro-batches, ranks or
+// chunks.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, MergedStatisticsOf,
                          ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                          [](const auto& dtype) { return c10::toString(dtype.param); });
 
-// Each part read alone, merged in the given order.
+// Computes the statistics of each part and merges them in the given order.
 StatisticsAccumulator merged_parts(const at::Tensor& x, const std::vector<std::int64_t>& cuts,
                                    const std::vector<std::size_t>& order,
                                    const StatisticsCasts& casts) {
@@ -45,13 +46,13 @@ StatisticsAccumulator merged_parts(const at::Tensor& x, const std::vector<std::i
   return merged;
 }
 
-// Scales under which the data of the tests below underflow, overflow and saturate.
+// Scales with which the data of the tests below underflow, overflow and saturate.
 StatisticsCasts scales_that_lose() {
   return {{float_scale(4.6F), float_scale(300), float_scale(1e-3F)},
           {FormatId::e4m3, FormatId::e4m3, FormatId::e5m2}};
 }
 
-// Parts with means of their own; half of the data sets with NaN and infinities in some parts.
+// Parts with different means; half of the data sets have NaN and infinities in some parts.
 std::vector<Data> data_in_parts(at::ScalarType dtype, const std::vector<std::int64_t>& cuts) {
   std::vector<Data> all;
   for (const float mean : {0.0F, 100.0F, 1e4F}) {
@@ -98,7 +99,7 @@ TEST_P(MergedStatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
   for (const Data& data : data_in_parts(GetParam(), cuts)) {
     SCOPED_TRACE(data.name);
     const auto whole = typed(statistics(data.x, casts), 3);
-    // Merging wrongly may go wrong in the whole, which is read in chunks, as well.
+    // The whole is also read in chunks and merged, so these counts are compared with torch's.
     ASSERT_EQ(whole.tensor().nan, data.x.isnan().sum().item<std::int64_t>());
     ASSERT_EQ(whole.tensor().posinf, data.x.isposinf().sum().item<std::int64_t>());
     ASSERT_EQ(whole.tensor().neginf, data.x.isneginf().sum().item<std::int64_t>());
@@ -114,7 +115,7 @@ TEST_P(MergedStatisticsOf, parts_cut_anywhere_merge_to_the_whole_in_any_order) {
   }
 }
 
-// The data above must have such elements, or comparing it would compare zeros.
+// The data above must have elements that are lost; otherwise the comparisons would be of zeros.
 TEST_P(MergedStatisticsOf, the_parts_that_are_merged_lose_elements_in_every_way) {
   const auto whole = typed(
       statistics(data_in_parts(GetParam(), {0, 1, 1000, 50'000})[3].x, scales_that_lose()), 3);

@@ -1,4 +1,5 @@
-// Statistics by definition: one element after the other, in long double, from core/formats alone.
+// Statistics by their definition, one element after the other, in long double. Uses only
+// core/formats.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -41,8 +41,8 @@ CastSums get_cast(const at::Tensor& x, FormatId format, float scale) {
   return typed(statistics(x, {{float_scale(scale)}, {format}}), 1).casts().front();
 }
 
-// Every code of a 16-bit dtype; of Float the same codes as upper halves, with low halves that make
-// them hard to round.
+// Every code of a 16-bit dtype. For FP32: the same codes as upper halves, with lower halves that
+// are hard to round.
 at::Tensor all_codes(at::ScalarType dtype) {
   const at::Tensor codes = at::arange(65536, at::kInt);
   if (dtype != at::kFloat) return codes.to(at::kShort).view(dtype);
@@ -158,7 +158,7 @@ TEST_P(StatisticsOf, casts_match_encode_and_decode_on_every_simd_target) {
   }
 }
 
-// One special value among ordinary ones, in the vectors and in the rest behind them.
+// One special value among ordinary ones: in a vector, or among the elements after the last vector.
 TEST_P(StatisticsOf, a_special_value_is_counted_at_any_position) {
   const at::Tensor ordinary = at::linspace(0.5, 2, 70).to(GetParam());
   const at::Tensor values = special_values(GetParam());
@@ -177,7 +177,8 @@ TEST_P(StatisticsOf, a_special_value_is_counted_at_any_position) {
   }
 }
 
-// A whole vector of one value: its error alone, in the vector path, without an average to hide in.
+// A whole vector of one value, so that its error is not averaged with others, and the vector code
+// computes it.
 TEST_P(StatisticsOf, error_of_every_code_equals_its_rounding_error) {
   const at::Tensor codes = all_codes(GetParam());
   const at::Tensor repeated = codes.unsqueeze(1).expand({-1, 32}).contiguous();

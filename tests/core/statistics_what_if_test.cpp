@@ -1,5 +1,5 @@
-// The effect that casts in blocks would have, against quantizing and reading the codes, on every
-// SIMD target of this processor: bit by bit.
+// What-if statistics of casts in blocks against quantizing and reading the codes, bit by bit, on
+// every SIMD target of this processor.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -73,7 +73,7 @@ std::string get_words(const WhatIfCast& cast) {
 
 void expect_those_of_codes(const at::Tensor& x) {
   const std::vector<WhatIfCast> casts = cpu_what_if_casts();
-  // The order of a single line in memory is not known.
+  // A matrix of a single row or column may be read in either order, so its sums may differ.
   const double bound = x.size(0) == 1 || x.size(1) == 1 ? 1e-15 : 0;
   for (const kernels::SimdTarget& target : kernels::simd_targets()) {
     const kernels::ScopedSimdTarget scope(target);
@@ -100,7 +100,7 @@ TEST(WhatIfStatistics, match_codes_bit_by_bit_for_every_format_and_shape) {
 
 TEST(WhatIfStatistics, match_codes_if_blocks_span_several_parts) {
   at::manual_seed(9);
-  // 131,072 elements are a part: 43 rows of 3,000, which ends no block of 16, 32 or 128.
+  // 131,072 elements are a chunk: 43 rows of 3,000, not a multiple of 16, 32 or 128.
   expect_those_of_codes(wide_data({300, 3000}, at::kBFloat16));
 }
 
@@ -111,7 +111,7 @@ TEST(WhatIfStatistics, special_values_match_codes) {
     expect_those_of_codes(x.to(dtype));
     expect_those_of_codes(x.nan_to_num(1, 1, 1).to(dtype));
     expect_those_of_codes(x.nan_to_num(0, 0, 0).mul(0x1p-20).to(dtype));
-    // Rows that end within a vector, the last block of which has a NaN.
+    // Rows whose length is no multiple of a vector; the last block has a NaN.
     expect_those_of_codes(x.slice(1, 0, 37).to(dtype).contiguous());
   }
 }

@@ -1,4 +1,4 @@
-// Handles of tensors, and their conversion from and to LibTorch's tensors.
+// Tensor handles and their conversion from and to LibTorch's tensors.
 #include "core/base/tensor_handle.h"
 
 #include <ATen/ATen.h>

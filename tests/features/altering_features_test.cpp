@@ -1,4 +1,4 @@
-// FakeQuant, DisableFP8GEMM and DisableFP8Layer in a real layer.
+// The effect of FakeQuant, DisableFP8GEMM and DisableFP8Layer in a real layer.
 #include <gmock/gmock.h>
 
 #include "core/formats/convert.h"
@@ -40,7 +40,8 @@ TEST(FakeQuantize, matches_cast_and_decode_for_all_shapes_and_dtypes) {
 
 using features::FakeQuantOptions;
 
-// An element of the matrix, whose row and column hold what makes the scales of their blocks.
+// An element of the matrix and, in its row and column, the elements that decide the scales of its
+// blocks.
 float fake_quantized(const at::Tensor& x, int row, int column, const FakeQuantOptions& options,
                      Gemm gemm, TensorName tensor) {
   return fake_quantize(x, options, gemm, tensor)[row][column].item<float>();
@@ -219,7 +220,7 @@ TEST_F(AlteringFeaturesTest, pairs_that_never_meet_are_idle) {
 TEST_F(AlteringFeaturesTest, a_kept_weight_is_fake_quantized_in_every_micro_batch) {
   begin("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n");
   const at::Tensor w = fake_quantize(linear().weight().detach(), FormatId::e4m3);
-  const auto recipe = testing::current_scaling();  // a weight is kept for one recipe
+  const auto recipe = testing::current_scaling();  // a kept weight is used for one recipe only
   for (int step = 0; step < 2; ++step) {
     for (const bool first : {true, false}) {
       const Pass pass = run(recipe, first);

@@ -1,4 +1,4 @@
-// A layer that runs forward and backward while features alter it.
+// A layer whose forward and backward run with features that alter its tensors.
 #pragma once
 
 #include "tests/features/training_fixture.h"
@@ -6,7 +6,7 @@
 
 namespace telens::testing {
 
-// One forward and backward of a layer whose input needs a gradient.
+// One forward and backward of a layer. Its input needs a gradient.
 struct Pass {
   at::Tensor output, input_grad, weight_grad;
 };

@@ -1,4 +1,4 @@
-// The list that the command reads without LibTorch is the list of what runs.
+// The features and options that the command lists without LibTorch are those that the library has.
 #include "features/builtin_options.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// BlockTelemetry whose numbers come to the host late, as those of a GPU do: what a run file holds
-// of them.
+// What BlockTelemetry records if its numbers reach the host late, as on a GPU.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -56,7 +55,7 @@ Records read_records(const std::string& log_dir) {
   return all;
 }
 
-// Trains in a session; before each step so many copies have arrived.
+// Trains in a session. Before each step `before_step` lets copies arrive.
 template <typename BeforeStep>
 Records trained(const std::string& log_dir, const std::string& feature,
                 const BeforeStep& before_step) {
@@ -82,7 +81,7 @@ class LateBlocks : public ::testing::Test {
 TEST_F(LateBlocks, are_recorded_as_those_that_are_there_at_once) {
   const Records expected = trained(folder.str() + "/now", "BlockTelemetry", [] {});
   ASSERT_FALSE(expected.empty());
-  // The tensors that a step looks at arrive in the next one, but for its last tensor.
+  // The copies of a step arrive before the next one, except for the last copy.
   const Records got = trained(folder.str() + "/late", "LateBlocks",
                               [&] { late.let_arrive(std::max(0, late.begun() - 1)); });
   EXPECT_EQ(got, expected);

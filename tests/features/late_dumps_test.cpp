@@ -1,5 +1,4 @@
-// DumpTensors whose tensors come to the host late, as those of a GPU do: which files there are
-// when.
+// Which files DumpTensors has written, and when, if its tensors reach the host late, as on a GPU.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -53,7 +52,7 @@ class LateDumps : public testing::SessionTest {
     return names;
   }
 
-  // A thread writes them; it has to come to an end some time.
+  // Waits up to 10 s for files, because a thread writes them.
   std::vector<std::string> files_once(const std::function<bool()>& there) const {
     for (int i = 0; i < 1000 && !there(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -123,7 +122,7 @@ TEST_F(LateDumps, write_error_disables_feature_with_one_warning) {
   begin();
   layer.run();
   late.let_arrive(1);
-  // A file where a folder should be.
+  // A file has the place of the folder.
   std::ofstream(folder.path() / "tensor_dumps") << "taken";
   debug::step();
   files_once([&] {

@@ -1,5 +1,5 @@
-// The statistics of an observed tensor, from the tensor itself: element by element, in
-// long double, with the bounds that the design promises.
+// The statistics of an observed tensor, computed from the tensor itself: element by element, in
+// long double, with the bounds that the documentation promises.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ struct Expected {
 };
 using ExpectedValues = std::map<std::string, Expected>;
 
-// A copy in low precision that feeds a GEMM.
+// A low-precision copy that a GEMM reads.
 struct ObservedCopy {
   at::Tensor decoded;     // FP32
   at::Tensor scales_inv;  // any number of them
@@ -34,7 +34,7 @@ struct ObservedCopy {
 struct Observed {
   at::Tensor x;                           // the high-precision matrix
   FormatId what_if = FormatId::e4m3;      // format of per-tensor recipes that do not run
-  std::optional<ObservedCopy> copy = {};  // where the layer runs quantized
+  std::optional<ObservedCopy> copy = {};  // if the layer runs quantized
   std::optional<float> scale = {};        // set under a running recipe with one scale a tensor
 };
 
@@ -44,7 +44,7 @@ inline void expect_base(const TensorSums& sums, ExpectedValues& all) {
   const auto n = static_cast<double>(sums.numel);
   const double amax = std::max(std::abs(sums.min), std::abs(sums.max));
   const double deviation = std::sqrt(sums.m2 / (n - 1));
-  // The square root halves a relative bound; one per mille for the square of the bound.
+  // The square root halves a relative error; one per mille is added for the square of the bound.
   const double norm = std::sqrt(sums.sum_squares);
   const double norm_bound = 1.001 * std::ldexp(norm, -17);
   const double deviation_bound =
@@ -84,7 +84,8 @@ inline double largest_range(const at::Tensor& matrix, std::int64_t height, std::
   return largest;
 }
 
-// Rows of 16 elements and squares of 32, as kObserveAll of observed_training_test.cpp asks.
+// Rows of 16 elements and squares of 32, as configured by kObserveAll in
+// observed_training_test.cpp.
 inline void expect_blocks(const std::vector<Observed>& parts, TensorName tensor,
                           ExpectedValues& all) {
   const bool columns_too = tensor == TensorName::activation || tensor == TensorName::weight;
@@ -114,13 +115,13 @@ inline void expect_cast_values(const CastSums& sums, const std::string& recipe,
   all[recipe + "mse"] = {mse, std::ldexp(mse, -16)};
 }
 
-// The largest code over the amax, and no amax of these tests is zero.
+// The largest code divided by the amax. No amax of these tests is zero.
 inline float get_current_scale(const at::Tensor& x, FormatId format) {
   const float largest = format == FormatId::e4m3 ? E4M3::kMax : E5M2::kMax;
   return largest / x.abs().max().item<float>();
 }
 
-// Expected values from the codes that fed the GEMMs, whatever the recipe.
+// Computes the expected values from the codes that fed the GEMMs, whatever the recipe.
 inline void expect_copies(const std::vector<Observed>& parts, ExpectedValues& all) {
   std::int64_t numel = 0, underflows = 0;
   double squared_error = 0, smallest = std::numeric_limits<double>::infinity(), largest = 0;

@@ -1,4 +1,5 @@
-// Looking changes nothing, and what is recorded is what a plain reference says of the tensors.
+// Observing a training changes none of its bits, and the records equal a plain reference computed
+// from its tensors.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -26,7 +27,7 @@ using testing::StoredValue;
 constexpr int kSteps = 5;
 constexpr int kMicroBatches = 2;
 
-// Every statistic of the features that read tensors; block recipes with the two orientations.
+// Every statistic of the features that read tensors, and for block recipes the two orientations.
 const char* const kObserveAll =
     "LogTensorStats:\n"
     "  enabled: True\n"
@@ -55,7 +56,7 @@ const char* const kObserveAll =
     "  tensors: [activation, weight, gradient, output, wgrad, dgrad]\n"
     "  high_precision_tensor: True\n"
     "  quantized_tensor: True\n";
-// In a section of their own: their namespace lets it overlap the other.
+// A second section for the same layers, which is allowed because it is in the namespace telens.
 const char* const kObserveInOurNamespace =
     "ours:\n"
     "  enabled: True\n"
@@ -74,16 +75,17 @@ std::string observe_everything(const std::string& more = {}) {
   return section(kObserveAll + more) + kObserveInOurNamespace;
 }
 
-// dgrad of the first layer does not exist: its input needs no gradient.
+// The first layer has no dgrad: its input needs no gradient.
 constexpr int kTensors = 2 * 6 - 1, kGemmInputs = 2 * 3, kGemms = 2 * 3 - 1;
 constexpr int kBaseStatistics = 15 + 2, kCastStatisticsOfOne = 6, kGemmStatistics = 3;
-constexpr int kHistograms = 1;  // a record each, beside their bins
-// Four of block recipes, and the `saturated` of each of their casts.
+constexpr int kHistograms = 1;  // one record each, in addition to their bins
+// Four statistics of block recipes, each with the `saturated` of its cast.
 constexpr int kOfBlocks = 4 * 2;
 constexpr int kStatisticsOfMissingCast = 2;  // mse_columnwise and the cast's `saturated`
-// Statistics of a tensor's one scale; in the first iteration none can jump.
+// Statistics of the one scale of a tensor, without those of jumps, which the first iteration cannot
+// have.
 constexpr int kScaleStatisticsOfOne = 5;
-// Records of the blocks of one copy, its histogram of scales included, and of two copies together.
+// Block records of one copy, including the histogram of its scales, and of two copies together.
 constexpr int kBlockRecordsOfOne = 7 + 1, kBlockRecordsOfBoth = 2;
 
 struct Case {
@@ -97,7 +99,7 @@ const Case kCases[] = {{"bf16", [] { return std::shared_ptr<const Recipe>(); }},
                        {"blocks", testing::block_scaling},
                        {"nvfp4", testing::nvfp4_scaling}};
 
-// Losses, weights and gradients of a run, and what the random generator gives after it.
+// Losses, weights and gradients of a run, and the next random number after it.
 std::vector<at::Tensor> train(const Case& which) {
   SmallTraining training(which.recipe(), kMicroBatches);
   std::vector<at::Tensor> results;
@@ -137,8 +139,8 @@ TEST_P(ObservedTrainingTest, observing_everything_changes_no_bit) {
   }
 
   const int casts = 1 + (runs_quantized() ? 1 : 0) + (running() == "fp8_delayed_scaling" ? 1 : 0);
-  // Since fc1 has no dgrad, its gradient has no rowwise copy and the weight no columnwise one:
-  // nothing is said of a running cast that does not run.
+  // fc1 has no dgrad, so its gradient has no rowwise copy and its weight no columnwise one. Casts
+  // that do not run have no records.
   const bool blocks = runs_quantized() && !has_one_scale_a_tensor();
   const int of_missing_cast =
       running() == "fp8_block_scaling" || running() == "nvfp4" ? kStatisticsOfMissingCast : 0;
@@ -167,8 +169,8 @@ ObservedCopy decoded_blocks(const QuantizedTensor& quantized, const QuantizedDat
   return {ops::dequantize_blocks(codes, quantized.format, quantized.mode, at::kFloat), scales};
 }
 
-// The copy that a GEMM of the tensor gets: where the first one does not run, the second one's copy,
-// unless its blocks lie across, where a random Hadamard transform may have mixed the elements.
+// The copy that a GEMM reads. If the first GEMM does not run, that is the second one's copy, unless
+// its blocks lie across the elements or a random Hadamard transform has mixed them.
 std::optional<ObservedCopy> quantized_copy(const InspectTensorCall& call) {
   if (call.rowwise == nullptr) return std::nullopt;
   const bool rowwise = is_quantized(*call.rowwise);
@@ -181,10 +183,10 @@ std::optional<ObservedCopy> quantized_copy(const InspectTensorCall& call) {
   const at::Tensor codes = rowwise ? data.codes : data.codes.t();
   return ObservedCopy{
       ops::dequantize_fp8(codes, data.scale_inv, quantized.format, at::kFloat).contiguous(),
-      data.scale_inv.clone()};  // the next step fills a kept weight anew
+      data.scale_inv.clone()};  // the next step overwrites a kept weight
 }
 
-// The tensors that a tap sees in one micro-batch; copies, because a weight changes later.
+// The tensors that a hook sees in one micro-batch. Copied, because weights change later.
 Observed observed(const InspectTensorCall& call) {
   Observed part{.x = call.tensor->reshape({-1, call.tensor->size(-1)}).clone()};
   if (call.quantizer == nullptr) return part;
@@ -229,9 +231,9 @@ TEST_P(ObservedTrainingTest, recorded_values_match_double_precision_reference) {
         << stored.statistic;
     ++compared;
   }
-  // Under a running block recipe four are compared, but for the first layer's gradient, which has
-  // no dgrad to feed; under one scale a tensor all six, and those that name delayed scaling where
-  // it runs. The what-if ones of current scaling are always there.
+  // With a block recipe four statistics are compared, except for the first layer's gradient, which
+  // no dgrad reads. With one scale for each tensor there are six, and for delayed scaling six more
+  // that name it. The what-if statistics of current scaling are always compared.
   const bool blocks = runs_quantized() && !has_one_scale_a_tensor();
   const int of_casts = kCastStatisticsOfOne + (has_one_scale_a_tensor() ? 6 : 0) +
                        (running() == "fp8_delayed_scaling" ? 6 : 0);

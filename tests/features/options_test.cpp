@@ -30,7 +30,7 @@ const config::Descriptions& descriptions() {
   return kDescriptions;
 }
 
-// A section for all layers with one feature, "Name: {...}", in a namespace.
+// Returns a section for all layers with one feature, "Name: {...}", in a namespace.
 config::Config load(std::string_view feature_namespace, std::string_view feature) {
   return config::load_config_text(
       fmt::format("s: {{enabled: on, layers: {{layer_types: all}}, {}: {{\n{}}}}}",

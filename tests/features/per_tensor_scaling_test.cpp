@@ -1,4 +1,4 @@
-// PerTensorScaling in a real layer.
+// The effect of PerTensorScaling in a real layer.
 #include <gmock/gmock.h>
 
 #include "core/gemm/gemm.h"

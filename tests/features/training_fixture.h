@@ -1,4 +1,4 @@
-// A small model of two Linear layers that trains, for tests of what sessions see and change.
+// Trains a small model of two Linear layers, to test what sessions see and change.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ inline std::shared_ptr<const Recipe> mxfp8_scaling() {
 inline std::shared_ptr<const Recipe> block_scaling() {
   return std::make_shared<Float8BlockScaling>();
 }
-// Gradients are rounded by chance: one more random number that is drawn changes the run.
+// Gradients are rounded stochastically: if a feature draws a random number, the run changes.
 inline std::shared_ptr<const Recipe> nvfp4_scaling() {
   return std::make_shared<NVFP4BlockScaling>();
 }

@@ -1,4 +1,4 @@
-// ValueHistogram in a session: what is counted, when, and what stands in the run file.
+// ValueHistogram in a session: what it counts, when, and the contents of the run file.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -184,7 +184,8 @@ TEST_F(ValueHistogramTest, histograms_give_the_statistics_of_a_training) {
     EXPECT_EQ(finish(statistic("cur_amax"), sums), value("cur_amax"));
     EXPECT_NEAR(finish(statistic("l1_norm"), sums), value("l1_norm"), value("l1_norm") * 0x1p-16);
     EXPECT_NEAR(finish(statistic("std"), sums), value("std"), value("std") * 0x1p-14);
-    // Several micro-batches have several current scales; weights have one.
+    // With several micro-batches an activation has several scales of current scaling, a weight only
+    // one.
     if (stored.tensor != "weight") continue;
     const auto scale = static_cast<float>(448 / value("cur_amax"));
     const CastSums cast = compute_cast_sums(histogram, FormatId::e4m3, scale);

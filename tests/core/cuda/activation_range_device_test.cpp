@@ -1,5 +1,5 @@
-// The device code of activations over every value of BF16 and FP16 and the whole range of FP32, run
-// on the host, against torch in FP64.
+// The device code of activations, run on the host, for every value of BF16 and FP16 and the whole
+// range of FP32, against torch in FP64.
 #include <gtest/gtest.h>
 
 #include "core/kernels/cuda/norm_activation/activation.cuh"
@@ -48,7 +48,7 @@ struct DeviceKernels {
   }
 };
 
-// A GPU's approximations, wrong by as much as its manual allows, up or down.
+// A GPU's approximations with the largest error that its manual allows, upward or downward.
 template <int exp2_sign, int reciprocal_sign>
 struct WorstApproximations {
   static float exp2(float x) {
@@ -74,8 +74,8 @@ void expect_bound_of_fast_sigmoids(ops::ActivationFunction function) {
       const double slope = slopes.const_data_ptr<double>()[i];
       if (!std::isfinite(value) || !std::isfinite(slope)) continue;
       using Fast = cuda::FastSigmoid<Worst>;
-      // Besides the sigmoid's 2^-17, its argument and the product are rounded. 1 - s and what it is
-      // multiplied by may cancel s.
+      // In addition to the sigmoid's error of 2^-17, its argument and the product are rounded. 1 -
+      // s and its factor may cancel s.
       const double kValue = 0x1.2p-17 * (function == ops::ActivationFunction::gelu ? 4 : 2);
       const double near = std::fabs(Function::template value<Fast>(x) - value);
       ASSERT_LE(near, kValue * std::fabs(value) + 0x1p-121) << x;

@@ -1,6 +1,6 @@
-// The device code that reads a tensor together with its codes in blocks, run on the host thread by
-// thread, against the CPU's operators: counters and extremes are equal, sums within the bound that
-// devices promise each other.
+// The device code that reads a tensor together with its block-scaled codes, against the CPU's
+// operators. It runs on the host, thread by thread. Counters and extremes must be equal; sums may
+// differ by the bound that holds between any two devices.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,8 @@ void with_codes(CodePairs pairs, const BlockCast& cast, const Visit& visit) {
   }
 }
 
-// Calls run(matrix) with loads by packs, where they are possible, and without.
+// Calls run(matrix) with loads of whole packs, where the matrix allows them, and of single
+// elements.
 template <typename Run>
 void with_and_without_packs(const cuda::CastMatrix& matrix, const Run& run) {
   for (const bool whole : {true, false}) {
@@ -74,7 +75,7 @@ Sums merged(const std::vector<Sums>& parts, const Sums& into, Order order) {
   return result;
 }
 
-// Calls expect(cast) for every copy of every matrix, in every dtype.
+// Calls expect(cast) for every quantized copy of every matrix, in every dtype.
 template <typename Expect>
 void for_each_cast(const Expect& expect) {
   for_each_input_dtype([&]<typename X>(at::ScalarType dtype) {
@@ -140,7 +141,8 @@ TEST(BlockCastsDevice, statistics_do_not_depend_on_the_order_of_threads) {
 }
 
 TEST(BlockCastsDevice, sums_errors_whose_squares_exceed_fp32) {
-  // Blocks along the columns of an outlier lose the others: their errors are they.
+  // In blocks that contain the outlier all other elements become 0, so their errors are the
+  // elements themselves.
   for (const float outlier : {0x1p126F, 0x1p-20F}) {
     at::Tensor x = at::full({64, 256}, outlier * 0x1p-40F);
     x.select(1, 5).fill_(outlier);

@@ -1,4 +1,4 @@
-// Matrices and results for the tests of the block formats' device code.
+// Matrices and results for tests of the device code of block formats.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -32,11 +32,12 @@ void for_each_input_dtype(const Visit& visit) {
   visit.template operator()<FP32>(at::kFloat);
 }
 
-// Whole tiles and packs, and neither: rows and columns that are no multiples of anything.
+// Sizes of whole tiles and packs, and sizes that are a multiple of neither.
 inline const std::vector<std::pair<std::int64_t, std::int64_t>> kBlockShapes{
     {128, 256}, {37, 70}, {130, 264}, {1, 1}, {2, 8}, {96, 129}, {0, 64}, {64, 0}};
 
-// Those that have any; a few for what is slow, in formats that differ by how they are read alone.
+// The shapes with elements. For FP16 and FP32, which differ only in how they are read, two shapes
+// are enough for slow tests.
 inline std::vector<std::pair<std::int64_t, std::int64_t>> shapes_with_elements(FormatId format) {
   if (format != FormatId::bf16) return {{37, 70}, {130, 264}};
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes;
@@ -49,13 +50,14 @@ inline std::vector<std::pair<std::int64_t, std::int64_t>> shapes_with_elements(F
 template <typename Format>
 at::Tensor as_matrix(const Aligned<typename Format::Bits>& codes, std::int64_t rows,
                      std::int64_t columns, at::ScalarType dtype) {
-  // Copied: the caller's memory ends.
+  // Copied, because the caller's memory is freed.
   return at::from_blob(const_cast<typename Format::Bits*>(codes.data()), {rows, columns}, dtype)
       .clone();
 }
 
-// Each block of 16 has one special value at another place, and around it magnitudes like it, so
-// that the value decides the block's scale; where it is no number, or too small, others do.
+// In each block of 16, a special value stands at another place, among values of similar magnitude,
+// so that it decides the block's scale. If it is not finite or too small, the other values decide
+// the scale.
 template <typename Format>
 Aligned<typename Format::Bits> one_special_value_a_block(std::size_t size) {
   auto codes = random_codes<Format>(size);
@@ -75,7 +77,8 @@ Aligned<typename Format::Bits> one_special_value_a_block(std::size_t size) {
   return codes;
 }
 
-// Blocks whose largest element makes their scale 1, with all that is a tie under it.
+// Blocks whose largest element makes the scale 1, with all values that tie between two codes under
+// it.
 inline at::Tensor ties(std::int64_t rows, std::int64_t columns, at::ScalarType dtype) {
   std::vector<float> values;
   for (const SpecialValue& special : kSpecialValues) {
@@ -119,8 +122,8 @@ void for_each_matrix(const Visit& visit) {
   });
 }
 
-// Memory for a result of the shape and strides of another, with a margin at either end that device
-// code must not touch. Undefined for an undefined one.
+// Memory for a result with the shape and strides of another tensor, with guard bytes before and
+// after it that device code must not change. Undefined if the other tensor is.
 class Guarded {
  public:
   explicit Guarded(const at::Tensor& like) {

@@ -1,4 +1,4 @@
-// The device code that dequantizes with a scale a block, run on the host thread by thread, against
+// The device code that dequantizes block-scaled codes, run on the host thread by thread, against
 // the CPU's operator, bit for bit.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace {
 
 struct Nothing {};
 
-// Every code, under every scale that quantizing can make, NaN and the smallest included.
+// Every code under every scale that quantizing can produce, including NaN and the smallest.
 ops::BlockCodes every_code(std::int64_t rows, std::int64_t columns, ScalingMode mode,
                            bool transposed) {
   const bool packed = mode == ScalingMode::nvfp4;
@@ -87,7 +87,7 @@ void expect_values_of_the_cpu(const ops::BlockCodes& codes, ScalingMode mode, bo
   }
 }
 
-// Codes and scales row after row or column after column, and scales the other way than the codes.
+// Codes in row-major and column-major order, with scales in the opposite order.
 template <typename Input>
 void expect_mode(ScalingMode mode) {
   at::manual_seed(1);

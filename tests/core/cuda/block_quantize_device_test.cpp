@@ -1,5 +1,5 @@
-// The device code that quantizes with a scale a block, run on the host thread by thread, against
-// the CPU's operators, bit for bit.
+// The device code that quantizes with one scale for each block, run on the host thread by thread,
+// against the CPU's operators, bit for bit.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ void for_each_fp8(const Visit& visit) {
   visit.template operator()<E5M2>();
 }
 
-// Squares whose codes both orientations share: the kernel writes them where the rowwise ones go.
+// Square blocks: both orientations share the codes, which the kernel writes as the rowwise ones.
 ops::BlockCodesPair with_shared_codes(ops::BlockCodesPair pair) {
   if (!pair.rowwise.codes.defined()) pair.rowwise.codes = pair.columnwise.codes.t();
   pair.columnwise.codes = at::Tensor();
@@ -32,14 +32,14 @@ ops::BlockCodesPair with_shared_codes_and_scales(const ops::BlockCodesPair& pair
   return {{pair.columnwise.codes.t(), pair.columnwise.scale_inv.t(), {}}, {}};
 }
 
-// Runs run(whole) in packs where the columns allow it, and one by one.
+// Calls run(whole) with whole packs where the columns allow it, and element by element.
 template <typename Run>
 void in_packs_and_one_by_one(std::int64_t columns, const Run& run) {
   if (columns % 8 == 0) run.template operator()<true>();
   run.template operator()<false>();
 }
 
-// The device code's codes and scales of one matrix are the CPU's.
+// Expects that the device code gives the CPU's codes and scales for one matrix.
 template <typename Input, typename Scaling>
 void expect_blocks(const NamedMatrix& named, const ops::BlockCodesPair& expected,
                    const Scaling& scaling, bool squares, Order order, const std::string& options) {
@@ -92,7 +92,8 @@ void expect_fp8_blocks_of_the_cpu(const NamedMatrix& named, const ops::Fp8BlockO
                                    options.power_of_2_scales, options.amax_epsilon));
 }
 
-// Some of several tiles, in every order of threads, and with either orientation alone.
+// Matrices of several tiles, in every order of threads, with both orientations and with each one
+// alone.
 template <typename Visit>
 void for_each_orientation_and_order(const Visit& visit) {
   for (const NamedMatrix& named : block_matrices<BF16>(70, 136, at::kBFloat16)) {

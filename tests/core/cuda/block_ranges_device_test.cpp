@@ -27,7 +27,7 @@ void expect_ranges(const Aligned<typename Format::Bits>& x, std::int64_t rows,
                                     kinds.of_columns, kinds.squares, parts.data()},
                                    thread, shared);
       });
-  BlockRanges actual{7, 1, 3.0};  // an accumulator with something in it
+  BlockRanges actual{7, 1, 3.0};  // an accumulator that is not empty
   run_grid<BlockRangesShared>(1, order, [&](const HostThread& thread, BlockRangesShared& shared) {
     cuda::merge_parts<BlockRanges>({parts.data(), kGrid, &actual, true}, thread, shared);
   });

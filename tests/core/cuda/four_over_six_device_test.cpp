@@ -1,5 +1,5 @@
-// The device code of NVFP4 that is scaled to 4 or to 6, run on the host thread by thread, against
-// the CPU's operator, bit for bit.
+// The device code of NVFP4 whose blocks are scaled to a maximum of 4 or 6, run on the host thread
+// by thread, against the CPU's operator, bit for bit.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

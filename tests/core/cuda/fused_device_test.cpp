@@ -1,5 +1,6 @@
-// The device code that makes a matrix tile by tile and quantizes it without storing it, run on the
-// host: against the kernels that store the matrix, followed by the one that quantizes it.
+// The fused device code, which computes a matrix tile by tile and quantizes it without storing it,
+// run on the host. Compared with a kernel that stores the matrix, followed by one that quantizes
+// it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using cuda::TransposeShared;
 
 constexpr float kScale = 37.0F;
 
-// Two tiles down and two across, the last ones incomplete.
+// Two tiles by two tiles, of which the last ones are incomplete.
 constexpr std::int64_t kRows = 144;
 constexpr std::int64_t kColumns = 176;
 constexpr std::size_t kSize = kRows * kColumns;
@@ -30,7 +31,7 @@ constexpr std::size_t kSize = kRows * kColumns;
 template <typename Format>
 using Codes = Aligned<typename Format::Bits>;
 
-// The results of casting a matrix [kRows, kColumns].
+// The results of quantizing a matrix of kRows x kColumns.
 struct Cast {
   Aligned<std::uint8_t> codes = Aligned<std::uint8_t>(kSize, 0xcd);
   Aligned<std::uint8_t> transposed = Aligned<std::uint8_t>(kSize, 0xcd);
@@ -42,7 +43,7 @@ struct Cast {
   }
 };
 
-// The matrix quantized by the kernel that reads it.
+// Quantizes the stored matrix with the kernel that is not fused.
 template <typename Format>
 Cast get_cast(const Codes<Format>& matrix, FormatId format) {
   Cast cast;
@@ -168,7 +169,8 @@ void expect_fused_activation(bool gated) {
   expect_same(actual, get_cast<Format>(y, FormatId::e4m3));
 }
 
-// The gradient of x has kColumns, so that of a gated activation's result has half as many.
+// The gradient of x has kColumns columns, so the gradient of a gated activation's result has half
+// as many.
 template <typename Format, typename Function>
 void expect_fused_gradient(bool gated) {
   const Codes<Format> x = codes_with_special_values<Format>(kSize);
@@ -214,7 +216,7 @@ TEST(FusedQuantizeDevice, activation_codes_equal_codes_of_the_stored_result) {
   }
 }
 
-// FP32 sums of 128 rows: 127 additions, each off by at most 2^-24 of what has been summed.
+// FP32 sums of 128 rows: 127 additions, each with an error of at most 2^-24 of the sum so far.
 TEST(FusedQuantizeDevice, column_sums_cover_the_rows_of_a_tile) {
   for_each_format([]<typename Format>() {
     const Codes<Format> x = random_codes<Format>(kSize, 1, 0.3);

@@ -1,5 +1,5 @@
-// Products emulated through BF16, on the CPU with a product in FP32 (exact for BF16 operands, as
-// the tensor cores' is), against the CPU's operator.
+// GEMMs emulated in BF16, against the CPU's operator. They run on the CPU with an FP32 product,
+// which is exact for BF16 operands, as on tensor cores.
 #include "core/kernels/cuda/gemm/gemm_emulation.h"
 
 #include <ATen/ATen.h>
@@ -53,8 +53,8 @@ struct Way {
   bool power_of_2_scales = true;
 };
 
-// Quantizes x [rows, K], from the orientation of x itself or from the columnwise one of x^T: the
-// same matrix, with codes and scales in transposed views.
+// Quantizes x [rows, K]: either x itself, or x^T in the columnwise orientation, which gives the
+// same matrix with codes and scales as transposed views.
 Operand quantized(const at::Tensor& x, const Way& way, bool columnwise) {
   const at::Tensor source = columnwise ? x.t().contiguous() : x;
   const auto pick = [&](const ops::BlockCodesPair& pair) {
@@ -123,8 +123,8 @@ double get_epsilon(at::ScalarType dtype) {
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
 
-// |difference| <= (K + 3) x 2^-23 x sum |a||b| + the output's rounding; K of the sum, 3 of scales
-// and bias.
+// |difference| <= (K + 3) x 2^-23 x sum |a||b| + the output's rounding. K roundings in the sum, 3
+// of scales and bias.
 void expect_within_bound(const at::Tensor& out, const Operand& a, const Operand& b,
                          const at::Tensor& bias) {
   const at::Tensor left = a.values(), right = b.values();
@@ -168,10 +168,10 @@ TEST(GemmEmulation, error_is_within_bound_for_all_formats_and_shapes) {
   }
 }
 
-// The CPU's operator multiplies FP32 values in the same order of sums, and powers of two taken out
-// of rows and put back change no bit. 128-blocks under powers of two it multiplies as one sum,
-// others by blocks of K as here. Where it hands a scale of the whole sum to its product, that
-// rounds elsewhere: here it is a power of two.
+// The CPU's operator multiplies FP32 values and sums in the same order, and moving powers of two
+// out of the rows and back changes no bit. It multiplies 128-blocks with power-of-two scales as one
+// sum, and others in blocks of K, as the emulation does. A scale of a whole tensor is applied at
+// another point, so here it is a power of two, which rounds nothing.
 TEST(GemmEmulation, matches_cpu_bits_for_the_same_summation_order) {
   at::manual_seed(2);
   for (const Pair& pair : std::vector<Pair>{{kTensor, kTensorOfE5m2},
@@ -193,7 +193,8 @@ TEST(GemmEmulation, matches_cpu_bits_for_the_same_summation_order) {
 
 at::Tensor filled(double value) { return at::full({32, 256}, value, at::kFloat); }
 
-// Where a plain decode to BF16 would leave its range, or FP32 its own on the way.
+// Products for which a plain decode to BF16, or an intermediate result in FP32, would leave its
+// range.
 TEST(GemmEmulation, keeps_the_ends_of_the_range_of_exponents) {
   for (const Way& way : {kMxfp8, kRows, kSquares, kAnyRows}) {
     const Way other = way.mode == ScalingMode::block_2d ? kRows : way;
@@ -216,8 +217,8 @@ TEST(GemmEmulation, keeps_the_ends_of_the_range_of_exponents) {
   }
 }
 
-// It is a row's largest scale that its exponent is taken from: under its smallest one these sums
-// would overflow.
+// The exponent that is taken out of a row is that of its largest scale: with its smallest scale
+// these sums would overflow.
 TEST(GemmEmulation, multiplies_rows_with_very_different_block_scales) {
   at::Tensor x = filled(std::ldexp(1.0, -60));
   x.slice(1, 0, 128).fill_(std::ldexp(1.0, 60));
@@ -228,8 +229,8 @@ TEST(GemmEmulation, multiplies_rows_with_very_different_block_scales) {
   }
 }
 
-// The loss from taking exponents out of a row, for values far below its largest: at most K x 2^-100
-// of the largest scales, here one step.
+// Values far below a row's largest one are lost when its exponent is taken out: an error of at most
+// K x 2^-100 of the largest scales, which is one step here.
 TEST(GemmEmulation, loses_only_row_elements_beyond_the_bound) {
   at::Tensor x = filled(0);
   x.slice(1, 0, 32).fill_(std::ldexp(1.0, 100));
@@ -285,7 +286,7 @@ TEST(GemmEmulation, product_in_fp32_range_is_right_for_extreme_scales) {
   });
 }
 
-// The operators of LibTorch that this thread calls while it lives.
+// Counts the operators of LibTorch that this thread calls during its lifetime.
 class CalledOperators {
  public:
   CalledOperators() {
@@ -300,7 +301,7 @@ class CalledOperators {
   CalledOperators(const CalledOperators&) = delete;
   CalledOperators& operator=(const CalledOperators&) = delete;
 
-  // Those that compute, of which each is a kernel on a GPU.
+  // The operators that compute, each of which would be a kernel launch on a GPU.
   static std::vector<std::string> arithmetic() {
     static const std::set<std::string> kArithmetic{
         "aten::abs", "aten::add", "aten::add_", "aten::amax", "aten::div",   "aten::div_",
@@ -340,8 +341,8 @@ TEST(GemmEmulation, zeros_stay_zeros_under_scales_whose_product_overflows) {
 }
 
 TEST(GemmEmulation, rounds_a_sum_with_its_bias_once) {
-  // 257 lies between two BF16 values: rounded before the bias is added it would become 256, and
-  // the sum 256.
+  // 257 lies between two BF16 values: if it were rounded before the bias is added, it would become
+  // 256, and so would the sum.
   at::Tensor x = at::ones({16, 256});
   x.slice(1, 0, 1).fill_(2);
   const Operand a = quantized(x, kMxfp8, false);

@@ -1,4 +1,4 @@
-// The kernels that bring operands into the order of cuBLASLt, run on the host thread by thread:
+// The kernels that bring operands into the layout of cuBLASLt, run on the host thread by thread:
 // scales in tiles, padded scales, transposed codes.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -27,18 +27,18 @@ cuda::ScaleMatrix<Scale> as_matrix(const at::Tensor& scales) {
           scales.stride(1)};
 }
 
-// No zeros, so that padding is told from scales.
+// Without zeros, so that padding differs from every scale.
 at::Tensor some_bytes(at::IntArrayRef sizes) { return at::randint(1, 256, sizes, at::kByte); }
 
-// As cuBLASLt's documentation gives the place of the scale of (outer, inner): of the tile, then in
-// it.
+// The offset of the scale of (outer, inner) by cuBLASLt's documentation: the tile, then the place
+// in it.
 std::int64_t documented_offset(std::int64_t outer, std::int64_t inner, std::int64_t blocks) {
   const std::int64_t padded_blocks = (blocks + 3) / 4 * 4;
   const std::int64_t tile = (inner / 4 * 4 + outer / 128 * padded_blocks) * 128;
   return tile + outer % 128 % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
 }
 
-// Shapes of every size about a tile: whole, one more, one less.
+// For each size: a whole tile, one more and one less.
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 7> kScaleShapes{
     {{128, 4}, {256, 8}, {129, 5}, {127, 3}, {1, 1}, {33, 130}, {300, 2}}};
 
@@ -69,7 +69,7 @@ TEST(ScaleLayouts, one_byte_scales_are_tiled_as_documented) {
   }
 }
 
-// The documentation's other formula, from a place in a tile to the scale, on numbers.
+// Checks the documentation's other formula, from the offset in a tile to the scale, on examples.
 TEST(ScaleLayouts, tile_begins_with_scales_of_lines_0_32_64_and_96) {
   const at::Tensor scales = at::arange(128, at::kByte).view({128, 1}).repeat({1, 4});
   at::Tensor tile = at::empty({cuda::kScaleTileBytes}, at::kByte);
@@ -96,7 +96,7 @@ at::Tensor expanded(const at::Tensor& scales, std::int64_t height, std::int64_t 
   return tiles.tensor().clone();
 }
 
-// Blocks of 32 along K; the last 128-block whole and cut short.
+// Blocks of 32 along K; the last 128-block is complete or partial.
 TEST(ScaleLayouts, scale_of_a_128_block_expands_to_its_mxfp8_blocks) {
   at::manual_seed(5);
   for (const auto& [lines, blocks] :
@@ -140,7 +140,7 @@ TEST(ScaleLayouts, powers_of_two_keep_their_values_as_e8m0_and_all_else_is_nan) 
   }
 }
 
-// Compares the values: a 128-block under a power of two is four MXFP8 blocks under it.
+// Compares values: a 128-block with a power-of-two scale equals four MXFP8 blocks with this scale.
 TEST(ScaleLayouts, expanded_scales_make_mxfp8_tensors_of_the_same_values) {
   at::manual_seed(6);
   for (const bool squares : {false, true}) {
@@ -205,8 +205,8 @@ TEST(TransposeCodes, every_byte_comes_to_its_place) {
   }
 }
 
-// Two codes a byte are neighbors down a column in the columnwise copy, along a row in its
-// transpose: the same bytes.
+// The two codes of a byte are neighbors in a column of the columnwise copy, and in a row of its
+// transpose: the bytes are the same.
 TEST(TransposeCodes, nvfp4_keeps_pairs_together) {
   at::manual_seed(4);
   const at::Tensor x = at::randn({64, 48});

@@ -1,5 +1,5 @@
-// Plans of GEMMs on CUDA, tested without a GPU: the kernel for each product on each card, the
-// text of a product, and which products run the same algorithm.
+// Plans of GEMMs on CUDA, tested without a GPU: the kernel of each GEMM on each GPU, the text that
+// describes a GEMM, and which GEMMs share an algorithm.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST(GemmPlan, follows_the_table_for_every_card_format_and_shape) {
   }
 }
 
-// Data that is only pointed to.
+// Only its address is used.
 alignas(256) std::array<std::byte, 512> memory;
 
 LtGemm some_gemm() {

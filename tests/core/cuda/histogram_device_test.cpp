@@ -1,4 +1,5 @@
-// The device code of histograms, run on the host thread by thread, against counting one by one.
+// The device code of histograms, run on the host thread by thread, against counting the elements
+// one by one.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Inputs for the tests of device code on the host, in memory aligned as a GPU's allocator aligns.
+// Inputs for tests of device code on the host. Their memory has the alignment of a GPU's
+// allocations.
 #pragma once
 
 #include <algorithm>
@@ -45,12 +46,12 @@ Aligned<typename Format::Bits> random_codes(std::size_t size, double deviation =
   return codes;
 }
 
-// The same with the table of special values strewn in.
+// The same, with the special values spread among them.
 template <typename Format>
 Aligned<typename Format::Bits> codes_with_special_values(std::size_t size) {
   auto codes = random_codes<Format>(size);
   const auto special = special_codes<Format>();
-  constexpr std::size_t kStep = 7;  // prime to packs, so that they come to every place of one
+  constexpr std::size_t kStep = 7;  // coprime to pack sizes: values reach every place of a pack
   for (std::size_t i = 0; i * kStep < size; ++i) {
     codes[i * kStep] = special[i % special.size()].code;
   }

@@ -1,10 +1,10 @@
 // Runs the device code of core/kernels/cuda on the host: every thread of every block of a grid.
 //
-// A thread is a fiber with a stack of its own, so that barriers and shuffles are what they are on a
-// GPU: a thread stops at one until the others have come, and goes on where it stopped. What a GPU
-// leaves open, the order in which threads run between two barriers, is a parameter: results that
-// differ between orders betray a race. A barrier that some threads of a block (or of a warp) never
-// reach is an error, as is a block whose threads end while others wait.
+// A thread is a fiber with its own stack, so that barriers and shuffles work as on a GPU: a thread
+// stops at one until the others have reached it, and continues there. The order in which threads
+// run between two barriers, which a GPU leaves open, is a parameter: if results differ between
+// orders, there is a race. It is an error if some threads of a block (or of a warp) never reach a
+// barrier, or if threads of a block end while others wait.
 #pragma once
 
 #include <setjmp.h>
@@ -25,13 +25,13 @@
 
 namespace telens::testing {
 
-// In which order the threads of a block run between barriers, and the blocks of a grid.
+// The order in which the threads of a block run between barriers, and the blocks of a grid.
 enum class Order { forward, backward, shuffled };
 inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::shuffled};
 
 class HostBlock;
 
-// A thread as device code sees it: the same members as cuda::GpuThread.
+// A thread as the device code uses it: it has the members of cuda::GpuThread.
 class HostThread {
  public:
   HostThread(HostBlock& block, int index) : block_(&block), index_(index) {}
@@ -45,8 +45,8 @@ class HostThread {
   T shuffle_xor(T value, int lane_mask) const;
   inline std::uint32_t ballot(bool predicate) const;
 
-  // This thread's word of the shuffle at hand. Two sets of words take turns: when a thread writes
-  // to one again, the shuffle between has seen to it that all others have read it.
+  // This thread's word in the current shuffle. Two sets of words alternate: before a thread writes
+  // to a set again, the shuffle between has waited until all others have read it.
   inline std::uint64_t* exchanged() const;
 
   void atomic_max(std::uint32_t* address, std::uint32_t value) const {
@@ -65,12 +65,12 @@ class HostThread {
 
 using HostKernel = std::function<void(const HostThread&)>;
 
-// The fibers of one block at a time; reused for all blocks of a grid.
+// The fibers of one block; reused for all blocks of a grid.
 class HostBlock {
  public:
   HostBlock(int threads, std::int64_t blocks, Order order)
       : blocks_(blocks), order_(order), random_(1), fibers_(static_cast<std::size_t>(threads)) {
-    // Kept from grid to grid: touching fresh pages would take longer than the kernels do.
+    // Kept from grid to grid: mapping new stacks would take longer than the kernels.
     static const auto stacks =
         std::make_unique_for_overwrite<std::byte[]>(kStackBytes * cuda::kThreads);
     for (std::size_t i = 0; i < fibers_.size(); ++i) {
@@ -97,7 +97,7 @@ class HostBlock {
   enum class State { runnable, at_block_barrier, at_warp_barrier, finished };
 
   struct Fiber {
-    ucontext_t context;  // to start it; a switch by contexts costs a system call
+    ucontext_t context;  // only to start it: swapcontext makes a system call
     jmp_buf place;       // where it waits
     bool started = false;
     std::byte* stack = nullptr;
@@ -149,7 +149,7 @@ class HostBlock {
                        [&](const Fiber& fiber) { return fiber.state == state; });
   }
 
-  // Lets those go whose barrier is complete.
+  // Resumes the threads whose barrier is complete.
   void release() {
     const auto release_range = [&](std::size_t begin, std::size_t end) {
       for (std::size_t i = begin; i < end; ++i) fibers_[i].state = State::runnable;
@@ -218,8 +218,8 @@ inline std::uint32_t HostThread::ballot(bool predicate) const {
   return votes;
 }
 
-// Runs kernel(thread, shared) for every thread of a grid. `Shared` is the block's shared memory,
-// which begins with garbage, as on a GPU.
+// Runs kernel(thread, shared) for every thread of a grid. `Shared` is the block's shared memory; it
+// has arbitrary content at the start, as on a GPU.
 template <typename Shared, typename Kernel>
 void run_grid(std::int64_t blocks, Order order, const Kernel& kernel) {
   HostBlock block(cuda::kThreads, blocks, order);

@@ -1,4 +1,4 @@
-// The host's grid itself: what the tests of the device code stand on.
+// Barriers and shuffles of host_grid.h, on which all tests of device code depend.
 #include "tests/core/cuda/host_grid.h"
 
 #include <gmock/gmock.h>

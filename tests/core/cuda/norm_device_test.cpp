@@ -1,6 +1,6 @@
-// The device code of norms and activations, run on the host thread by thread: against the CPU's
-// kernels within the rounding of sums and exponentials, and the fused quantization against the
-// unfused pair bit for bit.
+// The device code of norms and activations, run on the host thread by thread. It must equal the
+// CPU's kernels up to the rounding of sums and exponentials, and the fused quantization must equal
+// the unfused pair of kernels bit for bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +23,8 @@ using cuda::NormShared;
 template <typename Format>
 using Codes = Aligned<typename Format::Bits>;
 
-// Sums in another order and exponentials of another library change the last bits of FP32; rounded
-// to 16 bits, a result may lie one step away.
+// Another order of sums and another library's exponential change the last bits of FP32; rounded to
+// 16 bits, a result may differ by one step.
 template <typename Format>
 void expect_close(const Codes<Format>& actual, const Codes<Format>& expected, const char* what) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -171,7 +171,7 @@ TEST(NormDevice, backward_matches_cpu) {
                                              gamma.data(), means, rstd.data(), dx.data()},
                                             thread, shared);
       });
-      // Two chunks of two rows, the second of which may be incomplete or empty.
+      // Two chunks of two rows; the second one may be incomplete or empty.
       const std::int64_t groups = (shape.columns + cuda::kThreads - 1) / cuda::kThreads;
       std::vector<float> dgamma(2 * columns);
       std::vector<float> dbeta(2 * columns);

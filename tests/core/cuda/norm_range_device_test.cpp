@@ -1,4 +1,4 @@
-// The device code of norms over rows whose squares or deviations are no FP32 numbers, run on the
+// The device code of norms for rows whose squares or deviations are beyond FP32's range, run on the
 // host, against the definition in FP64.
 #include <gtest/gtest.h>
 
@@ -136,7 +136,7 @@ TEST(NormDeviceRange, equals_the_definition_over_the_whole_range_of_fp32) {
   }
 }
 
-// The pattern over and over, the other way around in every second row.
+// Repeats the pattern along each row, reversed in every second row.
 Codes repeated(const std::vector<float>& pattern) {
   Codes x(kRows * kColumns);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -158,7 +158,7 @@ TEST(NormDeviceRange, equals_definition_if_deviations_exceed_fp32) {
   }
 }
 
-// The mean of equal numbers may be rounded to either side of them.
+// The mean of equal numbers may be rounded up or down.
 TEST(NormDeviceRange, one_number_at_the_end_of_the_range_gives_finite_result) {
   const Codes ones = repeated({1});
   const Norm norm = run_norm(repeated({FP32::kMax}), ones, Aligned<float>(kColumns, 1.0F), true);

@@ -84,7 +84,7 @@ at::Tensor hadamard_on_host_grid(const at::Tensor& x, bool inverse, Order order)
   return result.tensor().clone();
 }
 
-// The same bits, but for NaNs, whose bits are not promised.
+// The same bits. NaNs are equal whatever their bits.
 template <typename Bits>
 void expect_same_but_for_nans(const at::Tensor& actual, const at::Tensor& expected,
                               const std::string& what) {
@@ -133,7 +133,8 @@ void run_nvfp4(const cuda::Nvfp4Arguments& arguments, Order order) {
   }
 }
 
-// Expects what is asked for of x in one read: undefined orientations of `expected` are not.
+// Quantizes x in one read and expects the given codes. Undefined orientations of `expected` are not
+// requested.
 template <typename Input>
 void expect_nvfp4(const at::Tensor& x, const ops::BlockCodesPair& expected, const Amaxes& amaxes,
                   const ops::Nvfp4Options& options, Order order, const std::string& name) {

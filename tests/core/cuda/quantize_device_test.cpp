@@ -27,7 +27,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const std::vector<float> kScales{1.0F, 448.0F / 3.0F, 0x1p-12F,  1e38F,        -2.5F,
                                  0.0F, -0.0F,         kInfinity, std::nanf("")};
 
-// More than a tile of each kernel, and not a multiple of anything.
+// More than a tile of each kernel, and no multiple of a tile.
 constexpr std::size_t kSize = 256 * 8 * 4 + 1237;
 
 // Calls visit.operator()<Input>() for BF16, FP16 and FP32.
@@ -254,7 +254,7 @@ TEST(DequantizeDevice, values_match_cpu) {
 
 struct Nothing {};
 
-// Its rows are the first columns of rows that lie `stride` apart.
+// A view whose rows start `stride` elements apart.
 void expect_window_ends(std::int64_t length, bool most_recent, std::int64_t stride) {
   constexpr std::int64_t kSlots = 3;
   std::vector<float> history(static_cast<std::size_t>(length * stride));

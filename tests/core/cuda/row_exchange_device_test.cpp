@@ -1,5 +1,5 @@
-// The device code of rows to experts and back, run on the host thread by thread: copies bit for
-// bit, sums within the rounding of FP32 against sums in FP64.
+// The device code that sends rows to experts and back, run on the host thread by thread. Copies
+// must be equal bit for bit, sums within FP32's rounding of FP64 sums.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,8 +17,8 @@ using cuda::NormShared;
 constexpr std::int64_t kTokens = 5;
 constexpr std::int64_t kSlots = 3;
 constexpr std::int64_t kRows = 8;
-// Empty places in front, in the middle and at the end, one past the last row, and a token without
-// rows. Row 6 belongs to none.
+// Includes unused slots at the start, in the middle and at the end, an index one past the last row,
+// and a token without rows. Row 6 belongs to no token.
 constexpr std::int32_t kPlaces[kTokens][kSlots] = {
     {3, 1, -1}, {-1, 0, 5}, {7, -1, 8}, {-1, -1, -1}, {4, 2, -1}};
 constexpr float kWeights[kTokens][kSlots] = {
@@ -77,7 +77,7 @@ void check_copies(std::int64_t width, Order order) {
   });
   EXPECT_EQ(spread, expected) << get_name(Format::kId) << ", width " << width;
 
-  // One slot back again: the first one's.
+  // Copies the row of each token's first slot back.
   Codes<Format> back(x.size(), 1);
   const cuda::RowExchangeArguments home{places(false, 1), spread.data(), bytes, back.data()};
   run_grid<NormShared>(2, order, [&](const HostThread& thread, NormShared&) {
@@ -93,8 +93,8 @@ void check_copies(std::int64_t width, Order order) {
   }
 }
 
-// Two roundings of FP32 a product or sum, one to the format, whose subnormals are steps of 2^-24 in
-// FP16.
+// Two FP32 roundings for each product or sum and one rounding to the format, whose subnormals in
+// FP16 are multiples of 2^-24.
 template <typename Format>
 double bound(double magnitude) {
   const double unit = Format::kId == FormatId::fp32 ? 0 : std::ldexp(1.0, -Format::kMantissaBits);
@@ -156,7 +156,8 @@ void check_gradients(std::int64_t width, Order order) {
   });
   for (std::int64_t token = 0; token < kTokens; ++token) {
     for (std::int64_t slot = 0; slot < kSlots; ++slot) {
-      // A thread adds few products, then 13 levels of sums over threads: below 2^-18 of them all.
+      // A thread adds few products, and 13 levels of sums over threads follow: the error is below
+      // 2^-18 of the sum of magnitudes.
       ASSERT_NEAR(products[token][slot], expected[token][slot],
                   std::ldexp(magnitude[token][slot], -18))
           << "token " << token << ", slot " << slot;
@@ -167,7 +168,7 @@ void check_gradients(std::int64_t width, Order order) {
   }
 }
 
-// 2056 is a whole number of packs of 8 that 256 threads do not share evenly.
+// 2056 is a multiple of the pack size 8 that does not divide evenly among 256 threads.
 constexpr std::int64_t kWidths[] = {2056, 77};
 
 template <typename Visit>

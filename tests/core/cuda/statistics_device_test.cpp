@@ -1,5 +1,6 @@
-// The device code of the statistics, run on the host thread by thread, against the CPU's kernels:
-// counters and extremes are equal, sums within the bound that devices promise each other.
+// The device code of the statistics, run on the host thread by thread, against the CPU's kernels.
+// Counters and extremes must be equal; sums may differ by the bound that holds between any two
+// devices.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ struct Statistics {
   std::vector<CastSums> casts;
 };
 
-// The rounding of sums: core/ops/statistics.h's promise between devices.
+// The bound for the rounding of sums between devices (core/ops/statistics.h).
 constexpr double kSumBound = 0x1p-16;       // times the sum of magnitudes
 constexpr double kVarianceBound = 0x1p-14;  // times the sum of squares
 
@@ -207,7 +208,7 @@ void expect_moments(const Aligned<typename Format::Bits>& x, const char* name) {
     ASSERT_EQ(device.count, cpu.count);
     const double deviation =
         cpu.count == 0 ? 0 : std::sqrt(cpu.m2 / static_cast<double>(cpu.count));
-    // A thousand merges: core/ops/statistics_layout.h.
+    // The bound after 1000 merges (core/ops/statistics_layout.h).
     const double rounding = 0x1p-43 * std::fabs(cpu.mean);
     const double relative = deviation == 0 ? 0 : 0x1p-40 + 4 * rounding / deviation;
     EXPECT_NEAR(device.mean, cpu.mean, rounding + 0x1p-40 * deviation);

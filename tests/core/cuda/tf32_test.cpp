@@ -1,4 +1,4 @@
-// FP32 products on CUDA are taken in TF32 where torch's settings, old and new, allow it.
+// FP32 products on CUDA use TF32 where torch's settings, old and new, allow it.
 #include "core/kernels/cuda/gemm/tf32.h"
 
 #include <ATen/Context.h>
@@ -9,7 +9,7 @@
 namespace telens::cuda {
 namespace {
 
-// torch's context as versions have it.
+// torch's settings, whose names depend on its version.
 struct Context8 {
   bool allowed;
   bool allowTF32CuBLAS() const { return allowed; }
@@ -31,7 +31,7 @@ TEST(Tf32, is_asked_of_torch_by_the_api_of_its_version) {
   EXPECT_FALSE(detail::products_are_tf32(Context9{"none"}));
 }
 
-// As Python's torch.backends.cuda.matmul.fp32_precision = "tf32" does.
+// Does what torch.backends.cuda.matmul.fp32_precision = "tf32" does in Python.
 template <typename Context>
 void set_precision_of_products(Context& context, const char* precision) {
   if constexpr (requires { context.setFloat32Precision("cuda", "matmul", precision); }) {

@@ -1,6 +1,6 @@
 // The device code of what-if statistics of block formats, run on the host thread by thread, against
-// the CPU's operator: counters and extremes are equal, sums within the bound that devices promise
-// each other.
+// the CPU's operator. Counters and extremes must be equal; sums may differ by the bound that holds
+// between any two devices.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 using cuda::WhatIfShared;
 using ops::WhatIfCast;
 
-// The largest magnitude that is a number.
+// The largest finite magnitude.
 float largest_number(const at::Tensor& x) {
   const at::Tensor values = x.to(at::kFloat).abs();
   return x.numel() == 0 ? 0.0F : values.masked_fill(values.isnan(), 0).max().item<float>();
@@ -58,7 +58,7 @@ std::vector<CastSums> on_host_grid(const at::Tensor& contiguous, std::span<const
   return sums;
 }
 
-// All casts, as many at once as a launch takes.
+// Computes all casts, in launches of the largest number of casts that one launch takes.
 template <typename Input>
 void expect_those_of_the_cpu(const at::Tensor& x, Order order) {
   const std::vector<WhatIfCast> all = all_what_if_casts();

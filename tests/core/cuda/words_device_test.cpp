@@ -1,4 +1,4 @@
-// How elements travel through registers, shared memory and grids: words, packs, tiles and waves.
+// How elements move through registers, shared memory and grids: words, packs, tiles and waves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(Packs, partial_tiles_use_packs_except_for_the_last_elements) {
   }
 }
 
-// A warp stores 32 words at once: where all lie in different banks, in one cycle.
+// A warp stores 32 words at once: in one cycle if all are in different banks.
 TEST(TransposeTile, words_of_a_warp_are_stored_in_32_different_banks) {
   for (int warp = 0; warp < cuda::kThreads / cuda::kWarp; ++warp) {
     for (int pass = 0; pass < cuda::detail::kPasses; ++pass) {

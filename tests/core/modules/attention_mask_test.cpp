@@ -1,4 +1,4 @@
-// Masks of attention against their definition, position by position.
+// Attention masks against their definition, position by position.
 #include "core/modules/attention/attention_mask.h"
 
 #include <ATen/ATen.h>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t kBatch = 4;
 
-// Sequences of `length` positions, of which each sample has lengths[sample] of its own; the padding
-// lies behind them or before them.
+// Sequences padded to `length` positions. Sample i has lengths[i] positions of its own; padding is
+// after or before them.
 struct Sequences {
   std::int64_t length;
   std::vector<std::int64_t> lengths;
@@ -25,7 +25,7 @@ struct Sequences {
     const std::int64_t own = lengths[static_cast<std::size_t>(sample)];
     return padded_in_front ? position < length - own : position >= own;
   }
-  // The place of a position among the sample's own.
+  // The index of a position among the sample's own positions.
   std::int64_t place(std::int64_t sample, std::int64_t position) const {
     const std::int64_t own = lengths[static_cast<std::size_t>(sample)];
     return padded_in_front ? position - (length - own) : position;
@@ -52,7 +52,7 @@ bool contains(const std::string& text, const char* word) {
   return text.find(word) != std::string::npos;
 }
 
-// The definition: query i of a sample sees key j.
+// The definition: whether query i of a sample sees key j.
 bool sees(const std::string& type, const Sequences& queries, const Sequences& keys,
           std::int64_t sample, std::int64_t i, std::int64_t j) {
   std::int64_t query = i, key = j, surplus = keys.length - queries.length;
@@ -76,7 +76,7 @@ void expect_definition(const std::string& type, const Sequences& queries, const 
   at::Tensor allowed = at::ones({queries.length, keys.length}, at::kBool);
   if (mask.is_causal) allowed = allowed.tril();
   if (mask.allowed) {
-    // Kernels differ in what they make of a query that may look at nothing: none gets one.
+    // Kernels differ for a query that sees no key, so these tests have none.
     EXPECT_TRUE(mask.allowed->any(-1).all().item<bool>()) << type;
     allowed = mask.allowed->logical_and(mask.blind->logical_not());
   }

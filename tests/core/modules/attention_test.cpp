@@ -78,7 +78,7 @@ TEST_F(Attention, equals_fp64_softmax_under_every_mask) {
   const at::Tensor queries = last_padded(4, 1), keys = last_padded(7, 3);
   expect_as_reference(with_mask("padding"), longer, {queries, keys},
                       queries.transpose(2, 3).logical_or(keys).logical_not());
-  // The first sample's keys are three longer than its queries, the second's one.
+  // In the first sample there are three more keys than queries, in the second one more.
   const at::Tensor diagonals = at::stack({causal(4, 7, 3), causal(4, 7, 1)}).unsqueeze(1);
   expect_as_reference(
       with_mask("padding_causal_bottom_right"), longer, {queries, keys},
@@ -228,7 +228,7 @@ TEST_F(Attention, fused_parameters_equal_their_parts_in_fp64) {
     MultiheadAttention module(options);
     test::randomize(module);
     const ReferenceParameters parameters(module);
-    // Interleaved: of each group two queries, a key, a value, of 8 rows each.
+    // Interleaved weights: each group has two queries, a key and a value, of 8 rows each.
     const auto stacked = [&](const std::string& name) {
       const at::Tensor fused = parameters["layernorm_qkv." + name];
       if (!interleaved) return fused;

@@ -1,5 +1,5 @@
-// A DotProductAttention under a listener: the order of the calls, and what it costs to be left
-// alone.
+// DotProductAttention with a listener: the order of the calls, and that it costs nothing where the
+// listener wants nothing.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Several backwards of one graph at a time: a program that keeps a graph may run them in threads.
+// Several backward passes of one graph at a time: a program that keeps a graph may run them in
+// threads.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -21,12 +22,13 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// fc1 gets a placeholder with the codes of its gradient from the activation's backward.
+// The backward of the activation quantizes the gradient for fc1, which gets the codes with a
+// placeholder tensor.
 class ConcurrentBackward : public ::testing::Test {
  protected:
   ConcurrentBackward() {
     auto recipe = std::make_shared<DelayedScaling>();
-    // So that one backward does not change the scales of the next.
+    // So that a backward pass does not change the scales of the next one.
     recipe->scaling_factor_compute_algo = [](const at::Tensor&, const at::Tensor& scale,
                                              const at::Tensor&) { return scale; };
     const Autocast autocast({.recipe = recipe});
@@ -60,8 +62,8 @@ TEST_F(ConcurrentBackward, each_backward_gets_its_gradient) {
   EXPECT_THAT(wrong, ::testing::Each(0));
 }
 
-// Both backwards are between the activation and fc1 at the same time, and only then the one that
-// replaces the gradient goes on: after the other one.
+// Makes both backward passes wait between the activation and fc1. The one that replaces the
+// gradient continues only after the other one is done.
 class Meeting : public torch::autograd::FunctionPreHook {
  public:
   explicit Meeting(std::latch& other_is_done) : other_is_done_(other_is_done) {}

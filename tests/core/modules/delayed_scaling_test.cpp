@@ -1,5 +1,5 @@
-// Delayed scaling in a training loop: when amaxes and scales move, and that a resumed run is the
-// same run.
+// Delayed scaling in a training loop: when amax histories and scales are updated, and that a
+// resumed run equals an uninterrupted one.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +99,8 @@ TEST(DelayedScaling, gradient_scales_update_once_per_backward) {
   loss.backward();
   EXPECT_FALSE(same_bits(after_forward, model.first->extra_state()))
       << "the backward's end updated nothing";
-  for (const auto& layer : {model.first, model.second}) {  // two backwards: two rows, no gap
+  // two backward passes: two rows of the history, no gap
+  for (const auto& layer : {model.first, model.second}) {
     const at::Tensor rows =
         state_from_bytes(layer->extra_state()).window(/*backward=*/true).amax_history.select(1, 0);
     EXPECT_EQ(rows[0].item<float>(), 0.0F);

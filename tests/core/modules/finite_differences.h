@@ -1,4 +1,4 @@
-// Gradients against central differences, element by element: what torch.autograd.gradcheck does.
+// Gradients against central differences, element by element, as torch.autograd.gradcheck does.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace telens::test {
 
-// FP64 shows that the formulas fit together, FP32 what our own kernels compute.
+// FP64 tests that forward and backward formulas match, FP32 tests our own kernels.
 struct Precision {
   const char* name;
   at::ScalarType dtype;
@@ -34,7 +34,8 @@ inline NamedLeaf random_leaf(const std::string& name, at::IntArrayRef sizes, at:
 
 using Function = std::function<std::vector<at::Tensor>()>;
 
-// The results of a function as one number in double: each element with a weight of its own.
+// The results of a function as one number in double: the sum of all elements, each with its own
+// weight.
 class WeightedSum {
  public:
   explicit WeightedSum(Function function) : function_(std::move(function)) {}
@@ -54,7 +55,7 @@ class WeightedSum {
   std::vector<at::Tensor> weights_;
 };
 
-// The slope along one element, from its neighbors at that distance.
+// The slope along one element, from the values at this distance on both sides.
 template <typename T>
 double slope_along(T& element, double distance, WeightedSum& value) {
   const T kept = element;
@@ -66,8 +67,8 @@ double slope_along(T& element, double distance, WeightedSum& value) {
   return (value_above - value_below) / (above - below);
 }
 
-// Where two distances give two slopes, the function bends too much (the corner of ReLU) for either
-// to tell anything; there must be few such places.
+// If two distances give two slopes, the function bends there (as ReLU at 0) and neither slope is a
+// reference. Such elements are counted; there must be few.
 template <typename T>
 void expect_gradient(const NamedLeaf& leaf, const Precision& precision, WeightedSum& value,
                      int& corners) {
@@ -86,7 +87,7 @@ void expect_gradient(const NamedLeaf& leaf, const Precision& precision, Weighted
   }
 }
 
-// `function` computes from the leaves, and from nothing random.
+// `function` computes from the leaves only, without random numbers.
 inline void expect_gradients_of(const std::vector<NamedLeaf>& leaves, const Precision& precision,
                                 Function function) {
   WeightedSum value(std::move(function));
@@ -105,7 +106,7 @@ inline void expect_gradients_of(const std::vector<NamedLeaf>& leaves, const Prec
   EXPECT_LE(corners, elements / 10) << "of " << elements;
 }
 
-// The same for the inputs and all parameters of a module.
+// Tests the gradients of the inputs and of all parameters of a module.
 inline void expect_gradients_of(const torch::nn::Module& module, std::vector<NamedLeaf> inputs,
                                 const Precision& precision, Function function) {
   for (const auto& item : module.named_parameters()) {

@@ -16,7 +16,7 @@ class FiniteDifferences : public testing::TestWithParam<Precision> {
  protected:
   void SetUp() override { at::manual_seed(41); }
 
-  // With random parameters, so that none hides behind a zero or a one.
+  // With random parameters: a weight of zero or one could hide an error.
   template <typename ModuleT, typename Options>
   static std::shared_ptr<ModuleT> make(Options options) {
     options.parameters.params_dtype = GetParam().dtype;

@@ -1,4 +1,4 @@
-// The rules that all FP8 GEMMs of the layers keep, on every device: shapes and biases.
+// Rules for shapes and biases of FP8 GEMMs in all layers, on every device.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ LinearOptions linear_options(std::int64_t in, std::int64_t out, at::ScalarType d
   return options;
 }
 
-// The output for an input of zeros: the bias alone.
+// The output for an input of zeros, which is the bias.
 at::Tensor output_of_zeros(const AutocastOptions& options, at::ScalarType dtype, double bias) {
   Linear linear(linear_options(64, 32, dtype));
   const at::NoGradGuard no_grad;
@@ -44,7 +44,7 @@ at::Tensor output_of_zeros(const AutocastOptions& options, at::ScalarType dtype,
   return linear.forward(at::zeros({32, 64}, dtype));
 }
 
-// BF16 has 8 significant bits, FP16 11.
+// BF16 has 8 significant bits, FP16 11: neither represents its constant.
 constexpr double kBeyondBf16 = 1 + 0x1p-10;
 constexpr double kBeyondFp16 = 1 + 0x1p-20;
 
@@ -120,8 +120,8 @@ TEST(ShapeOfAGemm, other_modules_name_their_layers) {
               ThrowsMessage<ShapeError>(HasSubstr("block.mlp.fc1: weight has shape [40, 32]")));
 }
 
-// torch has no beta = 1 product into an existing tensor that we call here: gradients of two
-// backwards are two products and one addition, in every dtype.
+// We call no product of torch that adds to an existing tensor. So the gradients of two backward
+// passes are two products and one addition, in every dtype.
 TEST(WeightGradient, two_backwards_accumulate) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const bool fp8 : {false, true}) {

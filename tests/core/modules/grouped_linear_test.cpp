@@ -1,4 +1,4 @@
-// GroupedLinear: the bits of separate Linears, whatever the recipe, and parts without rows.
+// GroupedLinear equals separate Linears bit for bit, with every recipe and with parts without rows.
 #include "core/modules/linear/grouped_linear.h"
 
 #include <ATen/ATen.h>
@@ -44,10 +44,10 @@ AutocastOptions autocast_options(std::shared_ptr<const Recipe> recipe) {
   return options;
 }
 
-// None, and all.
+// No recipe, and every recipe.
 std::vector<std::shared_ptr<const Recipe>> recipes() {
   auto nvfp4 = std::make_shared<NVFP4BlockScaling>();
-  nvfp4->disable_stochastic_rounding = true;  // one random number more would be drawn by one of two
+  nvfp4->disable_stochastic_rounding = true;  // the grouped layer may draw other random numbers
   return {nullptr,
           std::make_shared<const DelayedScaling>(),
           std::make_shared<const Float8CurrentScaling>(),
@@ -56,7 +56,7 @@ std::vector<std::shared_ptr<const Recipe>> recipes() {
           nvfp4};
 }
 
-// A grouped layer, and Linears of their own with the same weights and biases.
+// A grouped layer, and separate Linears with the same weights and biases.
 class GroupedLinearTest : public testing::Test {
  protected:
   GroupedLinearTest() {

@@ -1,5 +1,5 @@
-// Weights that a layer keeps for its micro-batches or stores in FP8, and the features that modify
-// them.
+// Quantized weights that a layer keeps for its micro-batches, weights that are stored in FP8, and
+// features that modify them.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -96,7 +96,8 @@ TEST_F(KeptWeight, new_format_rebuilds_the_cache) {
     Autocast autocast(options);
     return linear_.forward(LinearInputs{x_, first, false, false})[0];
   };
-  // The E4M3 weight stays kept; to run E5M2 activations with it would mix the formats.
+  // The E4M3 weight stays cached. A GEMM with E5M2 activations must not use it, which would mix the
+  // formats.
   const at::Tensor kept = run_in(Fp8Format::e4m3, true);
   EXPECT_TRUE(same_bits(run_in(Fp8Format::e4m3, false), kept));
   RecordingListener listener({.inspect = kWeightBit});
@@ -108,7 +109,7 @@ TEST_F(KeptWeight, new_format_rebuilds_the_cache) {
   EXPECT_EQ(formats, std::vector{FormatId::e5m2});
 }
 
-// A feature's version of the weight: high precision outside of recipes, FP8 inside.
+// What a feature returns for the weight: high precision outside of recipes, FP8 inside.
 Operand negated(const ModifyTensorCall& call) {
   const at::Tensor value = call.tensor.neg();
   if (call.default_quantizer == nullptr) return value;
@@ -129,7 +130,7 @@ TEST_F(KeptWeight, passes_the_cached_operand_to_its_feature) {
     const at::Tensor updated = run(true, fp8);
     EXPECT_TRUE(same_bits(updated, run(std::nullopt, fp8)));
     EXPECT_TRUE(same_bits(updated, run(false, fp8)));
-    // Two GEMMs each: first minibatch, not kept, update, not kept, kept.
+    // Two GEMMs each: first micro-batch, without cache, update, without cache, cached.
     const std::vector<bool> expected{false, false, false, false, true, true, false, false};
     EXPECT_EQ(given, expected);
   }
@@ -141,7 +142,7 @@ TEST_F(KeptWeight, nvfp4_update_includes_the_tensor_scale) {
     return call.deliver(negated(call));
   });
   run(true);
-  scale_weight(2);  // the same codes and block scales under twice the scale of the tensor
+  scale_weight(2);  // the codes and block scales stay, the tensor's scale doubles
   const at::Tensor updated = run(true);
   EXPECT_TRUE(same_bits(run(false), updated));
   EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
@@ -157,11 +158,11 @@ TEST_F(KeptWeight, other_block_options_rebuild_the_cache) {
   EXPECT_TRUE(same_bits(kept, run(std::nullopt)));
   EXPECT_FALSE(same_bits(kept, in_squares));
   scale_weight(3);
-  EXPECT_TRUE(same_bits(run(false), kept));  // from then on it serves
+  EXPECT_TRUE(same_bits(run(false), kept));  // the rebuilt cache is used from then on
 }
 
 TEST_F(KeptWeight, other_scaling_rebuilds_the_cache) {
-  const at::NoGradGuard evaluation;  // in which delayed scaling keeps its scale
+  const at::NoGradGuard evaluation;  // where delayed scaling keeps its scale
   const auto with = [](CurrentScalingOptions options) {
     auto recipe = std::make_shared<Float8CurrentScaling>();
     recipe->fp8_quant_fwd_weight = options;
@@ -175,7 +176,7 @@ TEST_F(KeptWeight, other_scaling_rebuilds_the_cache) {
     SCOPED_TRACE(std::string(other->name()));
     recipe_ = plain;
     const at::Tensor before = run(true);
-    recipe_ = with({});  // another recipe that says the same
+    recipe_ = with({});  // an equal recipe in another object
     scale_weight(2);
     EXPECT_TRUE(same_bits(run(false), before));
     recipe_ = other;

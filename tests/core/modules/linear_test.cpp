@@ -1,4 +1,4 @@
-// Linear, outside of FP8 and in it: values, gradients, shapes, errors.
+// Linear with and without FP8: values, gradients, shapes, errors.
 #include "core/modules/linear/linear.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// fuse_wgrad_accumulation: wgrad is added to main_grad inside the GEMM.
+// fuse_wgrad_accumulation: the GEMM adds wgrad to main_grad.
 #include "core/modules/shared/main_grad.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ at::Tensor with_main_grad(torch::nn::Module& module, const char* name = "weight"
   return main_grad;
 }
 
-// Small integers: their products and sums are exact in FP32, and as BF16 operands.
+// Small integers are exact as BF16 operands, and so are their products and sums in FP32.
 at::Tensor integers(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::randint(-4, 5, sizes).to(dtype);
 }
@@ -79,7 +79,7 @@ TEST(MainGrad, fp8_product_is_added_unrounded) {
   at::manual_seed(42);
   Linear linear = fused_linear(at::kBFloat16);
   const at::Tensor main_grad = with_main_grad(linear);
-  // One magnitude is exact under every scale.
+  // Elements of one magnitude are exact under every scale.
   const at::Tensor x = at::full({kTokens, kIn}, 1 + 0x1p-7, at::kBFloat16);
   const at::Tensor g = at::full({kTokens, kOut}, 3.0, at::kBFloat16);
   for (int batch = 1; batch <= 2; ++batch) {
@@ -177,7 +177,7 @@ TEST(MainGrad, modified_wgrad_is_added) {
   EXPECT_TRUE(same_bits(main_grad, at::full({kOut, kIn}, 6.0F)));
 }
 
-// In a session a layer adds the product in every iteration, whether it is watched in it or not.
+// In a session, a layer adds the product in every iteration, watched or not.
 TEST(MainGrad, inspecting_an_iteration_changes_no_bit) {
   at::manual_seed(46);
   const at::Tensor weight = at::randn({kOut, kIn}, at::kBFloat16);

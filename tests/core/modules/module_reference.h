@@ -1,4 +1,4 @@
-// Modules against plain double-precision references of themselves.
+// Plain implementations of the modules in double precision, as references.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace telens::test {
 
-// Double copies of a module's parameters, leaves of their own, by name.
+// Double-precision copies of a module's parameters by name. They are leaves.
 class ReferenceParameters {
  public:
   explicit ReferenceParameters(const torch::nn::Module& module) {
@@ -40,7 +40,7 @@ class ReferenceParameters {
   std::map<std::string, at::Tensor> copies_;
 };
 
-// Sets all parameters to random values, so that none hides behind a zero or a one.
+// Sets all parameters to random values: a parameter of zero or one could hide an error.
 inline void randomize(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : module.parameters()) {

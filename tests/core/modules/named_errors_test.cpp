@@ -1,4 +1,4 @@
-// Errors from far below a layer carry its name and stay of their kind.
+// Errors that are thrown in calls of a layer name the layer and keep their type.
 #include "core/modules/shared/autograd_utils.h"
 
 #include <ATen/ATen.h>
@@ -74,7 +74,7 @@ LinearOptions named_linear() {
   return on_cpu(options);
 }
 
-// No kernel of ours takes it, and none of LibTorch's a product of it.
+// Neither our kernels nor LibTorch's products take this dtype.
 at::Tensor of_a_kind_that_nobody_multiplies() { return at::ones({16, 32}).to_sparse(); }
 
 TEST(NamedErrors, kernel_errors_name_the_layer) {

@@ -1,5 +1,5 @@
-// FP8 layers over any number of tokens: every row, gradient and scale is what it is where zeros
-// stand behind the tokens, bit for bit, and what FP64 makes of the quantized operands.
+// FP8 layers with any number of tokens. Rows, gradients and scales equal, bit for bit, those of a
+// batch that is padded with rows of zeros, and they match FP64 products of the quantized operands.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -35,13 +35,13 @@ struct NamedRecipe {
   std::string name;
   std::shared_ptr<const Recipe> recipe;
   std::int64_t rows;   // the multiple of tokens that a GEMM needs
-  std::int64_t along;  // the same along a sum
+  std::int64_t along;  // the same where the sum runs over tokens
 };
 
 std::vector<NamedRecipe> recipes() {
   const auto nvfp4 = [](bool transforms) {
     auto recipe = std::make_shared<NVFP4BlockScaling>();
-    recipe->disable_stochastic_rounding = true;  // draws by element, of which there are more
+    recipe->disable_stochastic_rounding = true;  // padded batches would draw other random numbers
     recipe->disable_rht = !transforms;
     return recipe;
   };
@@ -73,7 +73,7 @@ ParameterOptions parameters() {
   return options;
 }
 
-// A module of this file's kinds as a function of one matrix.
+// A module of one of the kinds below, as a function of one matrix.
 struct Layer {
   std::shared_ptr<torch::nn::Module> module;
   std::function<at::Tensor(const at::Tensor&)> forward;
@@ -86,7 +86,8 @@ Layer linear() {
   return {module, [module](const at::Tensor& x) { return module->forward(x); }};
 }
 
-// Rows of zeros stay zeros in the norms and activations: their biases are.
+// Without biases, norms and activations map rows of zeros to rows of zeros; with a bias a padded
+// row becomes the bias.
 Layer layer_norm_linear() {
   LayerNormLinearOptions options{.in_features = kIn, .out_features = kOut};
   options.parameters = parameters();
@@ -107,7 +108,7 @@ struct Results {
   std::vector<std::pair<std::string, at::Tensor>> gradients;
 };
 
-// Two steps, so that delayed scaling has scales that an amax made.
+// Two steps, because delayed scaling has a scale from an amax only in the second one.
 Results run(Layer layer, const std::shared_ptr<const Recipe>& recipe, const at::Tensor& x,
             const at::Tensor& grad) {
   AutocastOptions options;
@@ -129,7 +130,7 @@ Results run(Layer layer, const std::shared_ptr<const Recipe>& recipe, const at::
   return results;
 }
 
-// The results of a fresh layer with the same parameters.
+// The results of a new layer with the same parameters.
 Results run(Layer (*make)(), const std::shared_ptr<const Recipe>& recipe, const at::Tensor& x,
             const at::Tensor& grad) {
   at::manual_seed(41);
@@ -153,7 +154,8 @@ void expect_as_with_zeros_behind(Layer (*make)(), const NamedRecipe& named, std:
   const Results along = padded(named.along);
   for (std::size_t i = 0; i < odd.gradients.size(); ++i) {
     const auto& [name, gradient] = odd.gradients[i];
-    const bool is_product = gradient.dim() == 2;  // others are sums over rows in another order
+    // others are sums over rows, whose order may differ
+    const bool is_product = gradient.dim() == 2;
     if (is_product) {
       EXPECT_TRUE(same_bits(gradient, along.gradients[i].second)) << name;
     } else {
@@ -184,8 +186,8 @@ TEST(TokensOfAnyNumber, layer_norm_mlp_equals_zero_padded_tokens) {
   }
 }
 
-// Both copies as the recipe makes them, in double. What goes through the random Hadamard transform
-// is whole strips of 16 rows, whose errors reach rows of zeros too.
+// Both copies as the recipe makes them, in double. The random Hadamard transform works on whole
+// strips of 16 rows, so errors also reach the padded rows.
 struct Operands {
   at::Tensor rowwise, columnwise;
 };
@@ -200,7 +202,7 @@ Operands get_values(const Recipe& recipe, TensorRole role, const at::Tensor& x) 
 
 TEST(TokensOfAnyNumber, products_match_dequantized_fp64) {
   for (const NamedRecipe& named : recipes()) {
-    if (named.name == "delayed") continue;  // its scale is not the tensor's own
+    if (named.name == "delayed") continue;  // its scale is made of earlier amaxes
     for (const std::int64_t tokens : kTokens) {
       SCOPED_TRACE(named.name + ", " + std::to_string(tokens) + " tokens");
       at::manual_seed(tokens);
@@ -231,7 +233,7 @@ TEST(TokensOfAnyNumber, products_match_dequantized_fp64) {
   }
 }
 
-// m_splits of an expert are what they are.
+// m_splits that are not multiples of the block size need no padding.
 TEST(TokensOfAnyNumber, grouped_linear_equals_separate_linears) {
   const std::vector<std::int64_t> splits{3, 0, 17, 44};
   for (const NamedRecipe& named : recipes()) {

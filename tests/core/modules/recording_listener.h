@@ -12,7 +12,7 @@
 
 namespace telens::test {
 
-// Answers with a fixed plan and writes down every call.
+// Returns a fixed plan and records every call.
 class RecordingListener final : public HookListener {
  public:
   using Modification = std::function<Operand(const ModifyTensorCall&)>;
@@ -48,7 +48,7 @@ class RecordingListener final : public HookListener {
   std::function<void(const InspectGemmCall&)> inspected_gemm;
   std::vector<std::string> calls;
   int routed = 0;
-  int above_autograd = 0;  // calls of inspect_tensor during which autograd would be asked
+  int above_autograd = 0;  // calls of inspect_tensor while autograd was active
 
  private:
   void note(const char* call, Gemm gemm, TensorName tensor) {

@@ -1,4 +1,4 @@
-// A Linear under a listener: the order of the calls, and that observing changes no bit.
+// Linear with a listener: the order of the calls, and that watching changes no bit.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,14 +106,15 @@ TEST(WatchedLinear, modifies_second_gemm_first_and_inspects_original) {
                   "modify fprop output", "inspect output", "modify wgrad gradient",
                   "modify dgrad gradient", "inspect gradient", "modify dgrad dgrad",
                   "inspect dgrad", "modify wgrad wgrad", "inspect wgrad"));
-  // A modification that returns high precision makes the GEMMs run in high precision.
+  // If a modification returns a high-precision tensor, the GEMMs run in high precision.
   Linear plain(options());
   plain.set_tensor("weight", linear.named_parameters()["weight"].detach().requires_grad_());
   expect_same_bits(modified, train_step(plain, x, /*fp8=*/false));
 }
 
 TEST(WatchedLinear, calls_below_autograd_in_forward_and_backward) {
-  // Above it each of our operators would be called with boxed arguments.
+  // Where autograd is active, each of our operators would be called with boxed arguments, which is
+  // slow.
   Linear linear(options());
   RecordingListener listener({.inspect = kAllTensorBits});
   train_step(linear, at::ones({16, 32}, at::kBFloat16), /*fp8=*/true);
@@ -152,7 +153,7 @@ TEST(WatchedLinear, disabled_fp8_gemm_runs_in_high_precision) {
   EXPECT_TRUE(same_bits(mixed.wgrad, fp8.wgrad));
 }
 
-// The backward after the recipe's region has ended, as in train_step.
+// The backward runs after the recipe's region has ended, as in train_step.
 TEST(WatchedLinear, backward_uses_split_accumulator_of_its_forward) {
   using Split = std::map<Gemm, bool>;
   Linear linear(options());
@@ -200,7 +201,7 @@ TEST(WatchedLinear, backward_after_session_end_makes_no_calls) {
     RecordingListener listener({.inspect = kAllTensorBits});
     output = linear.forward(at::ones({16, 32}, at::kBFloat16));
   }
-  output.sum().backward();  // would call a listener that is gone
+  output.sum().backward();  // would call a listener that no longer exists
   EXPECT_TRUE(linear.named_parameters()["weight"].grad().defined());
 }
 

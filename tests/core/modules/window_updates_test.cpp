@@ -1,4 +1,4 @@
-// The end of an iteration for many amax histories: all of them or none.
+// The end of an iteration updates all amax histories or, if it fails, none.
 #include "core/quantization/delayed_scaling.h"
 
 #include <ATen/ops/equal.h>
@@ -38,7 +38,7 @@ class WindowUpdatesTest : public ::testing::Test {
            at::equal(windows[i].scale, before[i].second) && windows[i].updates->load() == 0;
   }
 
-  // A plain recipe, then three with the function.
+  // Updates with a recipe without the function, and then with three that have it.
   void update(const DelayedScaling::ScaleFunction& function) {
     DelayedScaling own;
     own.scaling_factor_compute_algo = function;

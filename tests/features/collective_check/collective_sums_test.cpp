@@ -14,7 +14,7 @@ namespace {
 
 using ops::collective_sums;
 
-// Torch's allocator, and the largest piece that was asked of it.
+// Torch's allocator, which notes the largest size that was requested.
 class Counted final : public c10::Allocator {
  public:
   Counted() { c10::SetCPUAllocator(this, /*priority=*/1); }

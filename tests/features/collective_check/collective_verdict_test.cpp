@@ -1,4 +1,4 @@
-// Verdicts on collectives whose every number is known, rank by rank.
+// Verdicts on collectives of which all data of all ranks is known.
 #include "features/collective_check/seen_collectives.h"
 
 #include <gmock/gmock.h>
@@ -21,11 +21,11 @@ using testing::HasSubstr;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// A collective of all ranks: what each sent, and what came out on each.
+// A collective of all ranks: what each rank sent, and the result on each.
 struct Collective {
   CollectiveKind kind;
   std::vector<at::Tensor> sent;
-  std::vector<at::Tensor> results;  // undefined: it did not end on that rank
+  std::vector<at::Tensor> results;  // undefined: it did not end on this rank
 };
 
 at::Tensor in_words(const Collective& collective, const SeenCollective& seen) {
@@ -82,7 +82,7 @@ std::string describe_collective(const Collective& collective, std::size_t rank) 
   return CollectiveVerdict(seen[rank], reported.of(seen[rank].key)).text().value_or("");
 }
 
-// Two ranks and the 64 numbers of each.
+// Two ranks with 64 numbers each.
 Collective two_ranks(CollectiveKind kind) {
   const at::Tensor first = at::arange(64, at::kFloat);
   return {kind, {first, 3 * first + 1}, {}};
@@ -110,10 +110,10 @@ TEST(CollectiveVerdict, received_equals_sent) {
 
 TEST(CollectiveVerdict, a_scattered_sum_with_another_sampled_element) {
   Collective collective = scattered_sum();
-  collective.results[1][31] += 1;  // the last one of the whole is a sample
+  collective.results[1][31] += 1;  // the last element of the whole is sampled
   EXPECT_EQ(describe_collective(collective, 1),
             "element 63 is 254; the data that the ranks sent gives 253");
-  // The other rank's part is right, and the total that both know is not.
+  // This rank's part is right, but the total that both ranks know is not.
   EXPECT_THAT(describe_collective(collective, 0), HasSubstr("its elements add up to "));
 }
 
@@ -170,7 +170,7 @@ TEST(CollectiveVerdict, ranks_in_different_collectives) {
             "rank 1 was in another collective of that group at the time");
 }
 
-// A look at every row of all ranks for each collective would be 80 billion looks: half an hour.
+// Reading every row of all ranks again for each collective would be 80 billion reads: half an hour.
 TEST(SeenCollectives, each_row_of_the_other_ranks_is_looked_at_once) {
   constexpr std::size_t kCollectives = 200'000;
   Collective collective{CollectiveKind::sum, {at::ones(4), at::ones(4)}, {}};
@@ -224,8 +224,8 @@ TEST(CollectiveVerdict, an_exchange_of_rows_in_another_order) {
             "the data received from rank 0 differs from the data it sent");
 }
 
-// Ranks 1, 12 and 23 share a word: what went wrong at one of them shows at all, and no sum of
-// theirs hides that two took each other's rows.
+// There are fewer words than ranks: ranks 1, 12 and 23 share one. An error on one of them must be
+// seen, and also that two of them received each other's rows, which does not change their sum.
 TEST(CollectiveVerdict, an_exchange_of_more_ranks_than_words) {
   Collective collective = exchange(25);
   std::swap(collective.results[12], collective.results[23]);

@@ -1,4 +1,4 @@
-// LiveLook: the rules over a run that grows, each finding once.
+// LiveLook applies the rules to a growing run and reports each finding once.
 #include "analysis/live_look.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A run that is being written: outputs of layers that are finite, or not.
+// A run that is being written, of outputs of layers with and without non-finite elements.
 class LiveLookTest : public ::testing::Test {
  protected:
   void put(std::int64_t iteration, const std::string& layer, const std::string& tensor,
@@ -36,13 +36,13 @@ class LiveLookTest : public ::testing::Test {
                              .value = value};
     writer_->push(std::span(&row, 1));
   }
-  // An iteration in which so many elements of a layer's output are not finite.
+  // Records an iteration with this number of non-finite elements in a layer's output.
   void iteration(std::int64_t number, double bad_in_fc1, double bad_in_fc2 = 0) {
     put(number, "fc1", "output", "nonfinite", bad_in_fc1);
     put(number, "fc2", "output", "nonfinite", bad_in_fc2);
     writer_->flush();
   }
-  // The same, and a cast of fc1's activation clips.
+  // The same, and a cast of fc1's activation that clips.
   void clipping_iteration(std::int64_t number, double bad_in_fc1) {
     put(number, "fc1", "activation", "stale_saturated%", 50);
     put(number, "fc1", "activation", "scale_headroom", -2);
@@ -60,7 +60,7 @@ class LiveLookTest : public ::testing::Test {
             .selects = [](const std::string&) { return true; }};
   }
 
-  // The findings of a look, as "cause layer first".
+  // The findings of one look, as "cause layer first".
   static std::vector<std::string> in_short(const LiveFindings& seen) {
     std::vector<std::string> texts;
     for (const LiveFinding& each : seen.found) {
@@ -100,7 +100,7 @@ TEST_F(LiveLookTest, reports_after_the_iteration_that_follows_the_start) {
   iteration(1, 7);
   const LiveFindings seen = live.look({});
   EXPECT_THAT(seen.found, IsEmpty());
-  EXPECT_TRUE(seen.vetoes);  // a checkpoint that is not written costs less than a bad one
+  EXPECT_TRUE(seen.vetoes);  // vetoed at once: a skipped checkpoint costs less than a bad one
   EXPECT_THAT(live.look({.last = 0}).found, IsEmpty());
   EXPECT_FALSE(live.look({.last = 0}).vetoes);
   iteration(2, 7);

@@ -1,4 +1,4 @@
-// LookThread: its callers never wait for a look that they did not ask to wait for.
+// Callers of LookThread do not wait for a look unless they ask to.
 #include "features/online_diagnosis/look_thread.h"
 
 #include <gmock/gmock.h>
@@ -17,9 +17,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-constexpr seconds kLong{60};  // that no test comes to
+constexpr seconds kLong{60};  // no test waits this long
 
-// Keeps what it is asked to look at, and may be held up.
+// Records the iterations that it is asked to look at, and may be blocked.
 struct Looks {
   std::mutex mutex;
   std::condition_variable changed;
@@ -55,7 +55,7 @@ TEST(LookThread, runs_only_the_latest_request_when_idle) {
   LookThread thread(looks.look(), 1);
   thread.ask(0);
   looks.wait_for(1);
-  // None of these waits for the look, which ends below.
+  // None of these calls waits for the look, which ends below.
   for (std::int64_t i = 1; i <= 100; ++i) thread.ask(i);
   EXPECT_THAT(looks.all(), ElementsAre(0));
   looks.open();

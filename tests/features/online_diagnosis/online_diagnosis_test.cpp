@@ -1,4 +1,5 @@
-// Diagnosis in a session: what is told, vetoed and stopped, and what step() has to do with it.
+// Diagnosis in a session: which findings it reports, what vetoes a checkpoint or stops the run, and
+// the part of step() in it.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -50,7 +51,7 @@ class OnlineDiagnosisTest : public testing::SessionTest {
       debug::step();
     }
   }
-  // Everything that has ended is looked at.
+  // Waits until all iterations that have ended are looked at.
   static void look() { debug::checkpoint_allowed(kLong); }
 
   std::vector<std::string> events(const std::string& kind) const {
@@ -130,7 +131,7 @@ TEST_F(OnlineDiagnosisTest, a_veto_knows_of_the_last_iteration) {
   EXPECT_TRUE(debug::checkpoint_allowed(kLong));
   run(1, kNaN);
   EXPECT_FALSE(debug::checkpoint_allowed(kLong));
-  EXPECT_THAT(debug::findings(), IsEmpty());  // told with the iteration behind it
+  EXPECT_THAT(debug::findings(), IsEmpty());  // reported once the next iteration has ended
   run(1, kNaN);
   EXPECT_FALSE(debug::checkpoint_allowed(kLong));
   EXPECT_THAT(debug::findings(), SizeIs(1));
@@ -168,7 +169,7 @@ TEST_F(OnlineDiagnosisTest, step_does_not_wait_for_it) {
   run(5, kNaN);
   const bool allowed = debug::checkpoint_allowed(milliseconds(0));
   called.get_future().wait();
-  run(100, kNaN);  // while the thread is held up, which would hang a step that waits
+  run(100, kNaN);  // while the thread is blocked; a step that waits would hang
   EXPECT_FALSE(debug::checkpoint_allowed(milliseconds(1)));
   go_on.set_value();
   static_cast<void>(allowed);

@@ -1,4 +1,4 @@
-// The conditions of a Trigger: their grammar, and what they make of values.
+// The conditions of a Trigger: their grammar, and the values that fulfil them.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
   EXPECT_EQ(jumps.text, "scale_inv jumps > 8x");
   EXPECT_EQ(parsed("mxfp8_scale_inv of weight drops > 2x").statistic,
             parse_statistic_name("mxfp8_scale_inv_max"));
-  // But not for what a program calls nearly so.
+  // Only the built-in name means the largest scale, not a program's own similar name.
   config::ErrorList errors;
   config::StatisticDescriptions plugin([](std::string_view) { return false; });
   plugin.add({.name = "my_scale_inv"});
@@ -164,7 +164,7 @@ TEST(ConditionHistory, jump_is_measured_from_the_last_finite_value) {
 TEST(ConditionHistory, spike_is_measured_from_the_median_of_earlier_values) {
   const std::vector<double> values{1, 1.1, 0.9, 1, 1, 2.1, 1.9, 1};
   EXPECT_THAT(firing("loss spikes > 2x", values), ElementsAre(5));
-  // Four values are too few to tell.
+  // Four values are too few for this condition.
   EXPECT_THAT(firing("loss spikes > 2x", {1, 1, 1, 1, 9, 9}), ElementsAre(5));
   EXPECT_THAT(firing("loss spikes > 2x median of 2", {1, 1, 9}), ElementsAre(2));
   EXPECT_THAT(firing("loss spikes > 2x", {1, 1, 1, 1, 1, kInfinity, 1}), ElementsAre(5));

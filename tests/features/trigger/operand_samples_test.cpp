@@ -1,4 +1,5 @@
-// Samples of operands: where they are taken, of which micro-batch, and how many are kept.
+// Samples of GEMM operands: from which iterations and micro-batches they are taken, and how many
+// are kept.
 #include "features/trigger/operand_samples.h"
 
 #include <ATen/ATen.h>
@@ -118,7 +119,7 @@ TEST(OperandSamples, micro_batches_have_equal_chances_except_for_weights) {
   const at::Tensor values = to_torch(kept[{std::string(kLayer), TensorName::activation}].values);
   for (int i = 0; i < kMicroBatches; ++i) {
     const auto count = values.eq(i).sum().item<std::int64_t>();
-    // A quarter of 4000, +- 5 standard deviations of 27.
+    // A quarter of 4000; the standard deviation is 27, of which five are allowed.
     EXPECT_NEAR(static_cast<double>(count), 1000, 137) << i;
   }
 }

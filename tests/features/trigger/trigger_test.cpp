@@ -1,4 +1,4 @@
-// Trigger: what makes it fire, what it does then, and what it leaves alone.
+// Trigger: when it fires, what it does then, and what it does not change.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ std::string logging(const std::string& section, const std::string& key, const st
 
 class TriggerTest : public testing::SessionTest {
  protected:
-  // Iterations in which the layer sees these values, and these are the losses.
+  // Runs iterations in which the layer sees these values and the losses are these.
   void run(const std::vector<double>& losses, float x = 1) {
     for (const double loss : losses) {
       layer.run(at::full({2, 4}, x));
@@ -44,7 +44,7 @@ class TriggerTest : public testing::SessionTest {
     }
   }
 
-  // Ends the session; "iteration:value" of the records of a statistic of the output.
+  // Ends the session and returns "iteration:value" for each record of a statistic of the output.
   std::vector<std::string> recorded(const std::string& statistic,
                                     const std::string& tensor = "output") {
     debug::end_debug();
@@ -56,7 +56,7 @@ class TriggerTest : public testing::SessionTest {
     return values;
   }
 
-  // "iteration:text" of the events of a kind.
+  // Returns "iteration:text" for each event of a kind.
   std::vector<std::string> events(const std::string& kind = "trigger") const {
     const record::RunReader reader(folder.str());
     const auto& words = reader.names(record::Dictionary::word);
@@ -68,7 +68,7 @@ class TriggerTest : public testing::SessionTest {
     return texts;
   }
 
-  // The files of rank 0 under tensor_dumps.
+  // Returns the files of rank 0 under tensor_dumps.
   std::vector<std::string> operand_files() const {
     std::vector<std::string> files;
     const auto dumps = folder.path() / "tensor_dumps" / "rank_0";
