@@ -1,5 +1,5 @@
-// hooks without features: this program links neither a feature nor the statistics engine nor the
-// run file that come with TELens. A session runs on parts that are made here.
+// Sessions without the built-in features, statistics engine and run file: this program links none
+// of them. A session uses the features, engine and recorder defined here.
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class NoReading final : public TensorReading {
   void read() override {}
 };
 
-// Reads nothing, and gives one row a step.
+// An engine that reads nothing and returns one row for each step.
 class ConstantEngine final : public StatisticsEngine {
  public:
   explicit ConstantEngine(SeriesTable& series)
@@ -57,7 +57,7 @@ class ConstantEngine final : public StatisticsEngine {
   ObservedLayer layer_;
 };
 
-// Keeps what it is told, a line each.
+// Keeps everything that a session records, one line for each entry.
 class Lines final : public Sink {
  public:
   explicit Lines(std::vector<std::string>& lines) : lines_(lines) {}
@@ -102,7 +102,7 @@ class Lines final : public Sink {
   record::NameTable* names_ = nullptr;
 };
 
-// Records a ledger row, a block and a histogram where it is shown an activation.
+// Records a ledger row, a block and a histogram for each activation that it sees.
 class RecordsEverything final : public Observer {
  public:
   explicit RecordsEverything(FeatureServices& services) : services_(services) {}

@@ -1,4 +1,4 @@
-// Shared by tests of budgets: a session in made-up time, a budget without a session, and a
+// For tests of budgets: a session with a simulated clock, a budget without a session, and a
 // simulated training.
 #pragma once
 
@@ -19,10 +19,10 @@ namespace telens::testing {
 
 inline std::atomic<double> fake_now{0};
 
-// Time passes only where a test says so.
+// The clock advances only where a test says so.
 class BudgetTest : public SessionTest {
  public:
-  // A share, which applies from the first step on, or a map.
+  // `budget` is a share, which then applies from the first step on, or a map with options.
   static std::string with_budget(const std::string& budget, const std::string& lines) {
     const bool is_share = budget.ends_with('%') && budget[0] != '{';
     std::string text = section(lines);
@@ -47,7 +47,7 @@ class BudgetTest : public SessionTest {
   }
   ~BudgetTest() override { set_clock(nullptr); }
 
-  // Steps of 0.1 seconds beside the probe's cost.
+  // Runs steps of 0.1 simulated seconds, plus the cost of the probe.
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
       layer.run();
@@ -56,7 +56,7 @@ class BudgetTest : public SessionTest {
     }
   }
 
-  // Changes that the events report; "iteration:text".
+  // The changes that events report, as "iteration:text".
   std::vector<std::string> changes() const {
     const record::RunReader reader(folder.str());
     const auto& words = reader.names(record::Dictionary::word);
@@ -94,7 +94,7 @@ struct BudgetAlone {
             "f.yaml", FeatureRegistry(default_parts().builtin).descriptions())) {}
 
   const config::Section& section() const { return config.sections().front(); }
-  // One rank: what it decides is what happens.
+  // With a single rank its own decision is applied.
   void decide_and_follow(std::int64_t iteration) {
     if (!decider.decides(iteration)) return;
     const std::vector<std::int64_t> word{decider.decide({})};
@@ -107,14 +107,14 @@ struct BudgetAlone {
   Decider& decider = budget;
 };
 
-// A section on one rank whose features run where they are due, in made-up time.
+// Simulates a section on one rank whose features run whenever they are due.
 struct Simulation {
   double budget;  // as a part of the step time
   double cost;    // seconds of a due iteration, in steps without features
   int freq = 1;
   double hidden = 0;  // cost that no section is charged for
   std::int64_t full_steps = 0;
-  // Seconds of an iteration without features.
+  // Returns the seconds of an iteration without features.
   std::function<double(int iteration)> seconds_without = [](int) { return 1.0; };
 
   struct Result {

@@ -1,4 +1,4 @@
-// No thread waits for copies on their way from a device to the host.
+// No thread waits for copies that are on their way from a device to the host.
 #include "hooks/streams.h"
 
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-// Copies to the host that arrive when a test says so, as those from a GPU that is busy.
+// Copies to the host that arrive when a test says so, as copies from a busy GPU arrive late.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ class LateCopies {
     };
   }
 
-  // So many copies, from the first on, have arrived.
+  // Lets the first `count` copies arrive.
   void let_arrive(int copies) { arrived_ = copies; }
   int begun() const { return begun_; }
-  // The number of copies that a thread waited for.
+  // The number of copies for which a thread waited.
   int waited() const { return waited_; }
 
  private:

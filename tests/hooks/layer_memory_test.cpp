@@ -1,4 +1,4 @@
-// Memory that stays when layers are gone.
+// Memory that remains allocated after layers are destroyed.
 #include <gmock/gmock.h>
 #include <malloc.h>
 
@@ -16,13 +16,14 @@ using testing::section;
 
 constexpr int kLayers = 2000;
 
-// Bytes that are allocated at the moment.
+// The number of allocated bytes.
 double allocated() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
 }
 
-// The bytes that each call leaves behind, after some that everything which is made once comes with.
+// Returns the bytes that each call leaves allocated. The first calls, which also allocate what
+// exists only once, do not count.
 template <typename Call>
 double left_behind(const Call& call) {
   for (int i = 0; i < kLayers / 10; ++i) call(i);
@@ -31,7 +32,7 @@ double left_behind(const Call& call) {
   return (allocated() - before) / kLayers;
 }
 
-// A layer is built, runs forward and backward in FP8, and is destroyed.
+// Builds a layer, runs its forward and backward in FP8, and destroys it.
 void run_layer(const std::string& name) {
   static const auto recipe = std::make_shared<const DelayedScaling>();
   Linear linear({.in_features = 32,
@@ -67,7 +68,7 @@ TEST_F(LayerMemory, destroyed_layers_keep_only_rows_waiting_for_the_disk) {
   EXPECT_LT(left_behind([](int) { run_layer("fc"); }), 2000);
 }
 
-// About 100 series a layer, each of which the record tells from all others.
+// A layer has about 100 series, which the record distinguishes from all others.
 TEST_F(LayerMemory, keeps_little_more_than_the_series_of_a_layer_name) {
   begin();
   EXPECT_LT(left_behind([](int) { run_layer(""); }), 20'000);
@@ -83,7 +84,7 @@ TEST(SeriesTable, keeps_a_name_once_however_many_series_have_it) {
                          .statistic = fmt::format("statistic_with_a_long_name_{}", i)});
     }
   });
-  // Five references, an index, and the entry by which it is found.
+  // Five references, an index, and the entry of the hash table.
   EXPECT_LT(of_layer / kSeries, 110);
 }
 
@@ -103,7 +104,7 @@ TEST(SeriesTable, distinguishes_series_by_every_name) {
     other.*part = "other";
     indices.insert(table.find_or_add(other).index);
   }
-  // Nor does what ends one name begin the next.
+  // Moving a letter from the start of one name to the end of the one before gives another series.
   indices.insert(table.find_or_add({.layer = "fcw", .tensor = "eight", .statistic = "max"}).index);
   indices.insert(table.find_or_add({.layer = "fc", .tensor = "weight", .statistic = "max"}).index);
   EXPECT_EQ(indices, (std::set<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));

@@ -1,4 +1,4 @@
-// Plugins: the sample is loaded and run, and everything that is no fitting plugin is refused with
+// Plugins: the sample is loaded and run. Libraries that are not suitable plugins are refused with
 // the reason.
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 class PluginTest : public testing::SessionTest {
  protected:
-  // The error of initialize with these plugins; "" if it works.
+  // Returns the error of initialize with these plugins; "" if there is none.
   std::string error_with(const std::vector<std::string>& feature_dirs) {
     debug::InitializeOptions with_plugins = options();
     with_plugins.feature_dirs = feature_dirs;
@@ -42,7 +42,7 @@ class PluginTest : public testing::SessionTest {
     return "";
   }
 
-  // A folder with a copy of one library.
+  // Makes a folder with a copy of one library.
   std::string folder_with(const fs::path& library) {
     const fs::path folder_of_library = plugins.path() / library.stem();
     fs::create_directories(folder_of_library);
@@ -60,7 +60,8 @@ TEST_F(PluginTest, the_sample_plugin_runs_from_yaml) {
   debug::initialize(with_plugin);
   EXPECT_THAT(debug::list_features(), ::testing::Contains("telens.LogOutliers"));
 
-  // One of 100 elements is 100 times larger than the others: far beyond 6 root mean squares.
+  // One of 100 elements is 100 times larger than the others, which is far beyond 6 root mean
+  // squares.
   at::Tensor x = at::ones({10, 10});
   x[0][0] = 100;
   FakeLayer layer;

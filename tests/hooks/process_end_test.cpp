@@ -1,4 +1,4 @@
-// How a session ends with its process: exit, signals, forks.
+// How a session ends when its process ends: exit, signals, forks.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
@@ -45,7 +45,7 @@ TEST_F(SessionTest, a_session_left_open_is_closed_at_exit) {
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 
-// An iteration with one layer, in a session that SIGTERM ends.
+// Runs an iteration with one layer in a session that SIGTERM ends.
 void step_until_sigterm(const debug::InitializeOptions& options) {
   debug::initialize(options);
   FakeLayer().run();
@@ -70,7 +70,7 @@ TEST_F(SessionTest, program_handler_decides_the_effect_of_sigterm) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
-// Puts a handler over ours, as a program may.
+// Installs a handler in the place of ours, as a program may.
 void put_over_ours(void (*handler)(int, siginfo_t*, void*), struct sigaction* below) {
   struct sigaction over_ours = {};
   over_ours.sa_sigaction = handler;

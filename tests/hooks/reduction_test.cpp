@@ -1,4 +1,4 @@
-// The collectives of a session, and the statistics that they reach.
+// Collectives of a session, and which statistics are reduced over which group.
 #include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -14,8 +14,9 @@ using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
 
-// A group of two, of which the other rank has just what this one has. Of tensor-parallel groups it
-// is the second rank where this one is the first; or it knows none.
+// A group of two ranks in which the other rank sends what this one sends, except for its place in
+// tensor-parallel groups: it is the second rank of those in which this one is the first. It may
+// also know no such groups.
 class EchoGroup final : public c10d::ProcessGroup {
  public:
   EchoGroup(int rank, std::string name) : ProcessGroup(rank, 2), name_(std::move(name)) {}
@@ -39,7 +40,7 @@ class EchoGroup final : public c10d::ProcessGroup {
   static constexpr std::int64_t kHeaderBytes = 4 * kWord;
 
   void answer_of_the_other(at::Tensor& bytes) const {
-    constexpr std::string_view kFirst = "0 2 ";  // the first of two ranks
+    constexpr std::string_view kFirst = "0 2 ";  // the place "rank 0 of 2"
     auto* text = static_cast<char*>(bytes.mutable_data_ptr());
     if (!other_knows_groups && bytes.numel() == kHeaderBytes) {
       bytes.slice(0, kHeaderBytes - kWord).zero_();  // the note
@@ -64,10 +65,10 @@ class ReductionTest : public testing::SessionTest {
     begin.rank = rank;
     begin.world_size = 2;
     debug::initialize(begin);
-    world->gathers = 0;  // the run id has been shared
+    world->gathers = 0;  // the run id has been shared, which gathers too
   }
 
-  // Ends the session; "layer tensor statistic=value" of a statistic, for each record.
+  // Ends the session and returns "layer tensor statistic=value" for each record of a statistic.
   std::vector<std::string> recorded(const std::string& statistic) {
     debug::end_debug();
     std::vector<std::string> values;
@@ -126,7 +127,8 @@ TEST_F(ReductionTest, layer_may_have_a_separate_group) {
   EXPECT_EQ(debug::get_tensor_reduction_group()->name(), "world");
   layer.run(x);
   debug::step();
-  EXPECT_EQ(world->gathers, 1);  // a header: other layers might be reduced there
+  // only a header, which shows that the other rank reduces nothing here
+  EXPECT_EQ(world->gathers, 1);
   EXPECT_EQ(other->gathers, 2);
   debug::set_tensor_reduction_group(nullptr, "layer");
   layer.run(x);
@@ -154,14 +156,15 @@ TEST_F(ReductionTest, a_weight_is_reduced_over_its_tensor_parallel_group) {
   layer.run(x);
   debug::step();
   EXPECT_EQ(other->gathers, 2);
-  debug::step();  // a header: the layer might have run on the other rank
+  debug::step();  // only a header: the layer might have run on the other rank
   EXPECT_EQ(other->gathers, 3);
   debug::set_weight_tensor_tp_group_reduce(false);
   layer.run(x);
   debug::step();
   EXPECT_EQ(other->gathers, 3);
-  // Three headers with notes on the groups. Behind the first their names, and that this was all;
-  // behind the last that there are none any more, since others may share on.
+  // Three headers with notes on the groups. The first is followed by the names of the groups and a
+  // message that ends them, the last by a message that no group is left, because other ranks may
+  // still share some.
   EXPECT_EQ(world->gathers, 1 + 3 + 1 + 1 + 2);
   EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=16", "layer weight=8"));
 }
@@ -208,7 +211,7 @@ TEST_F(ReductionTest, a_weight_without_tensor_parallelism_stays_its_ranks_own) {
   layer.run(x);
   debug::step();
   EXPECT_EQ(other->gathers, 0);
-  EXPECT_EQ(world->gathers, 1);  // a header: another rank's weight might have a group
+  EXPECT_EQ(world->gathers, 1);  // only a header: another rank's weight might have a group
   EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=8"));
 }
 
@@ -236,7 +239,7 @@ TEST_F(ReductionTest, every_rank_of_a_group_logs_the_groups_statistics) {
   EXPECT_EQ(other->gathers, 2);
   debug::set_tensor_reduction_group(share(other.get()));
   EXPECT_EQ(debug::log_tensor_stats("head", "logits", x), (Values{{"l1_norm", 16}}));
-  EXPECT_EQ(other->gathers, 3);  // the first call has left room for the sums behind the header
+  EXPECT_EQ(other->gathers, 3);  // the first call has left room for the sums after the header
   EXPECT_EQ(world->gathers, 0);
   EXPECT_THAT(recorded("l1_norm"), ElementsAre("head logits=16", "head logits=16"));
   EXPECT_THAT(groups(), ElementsAre("other"));

@@ -1,4 +1,5 @@
-// Ranks that begin a session together, or without some; a thread each, with a store between them.
+// Ranks that begin a session together or without some of them. Each rank is a thread, and they
+// share a store.
 #include "hooks/rendezvous.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +34,7 @@ using ::testing::Pair;
 
 constexpr int kRanks = 3;
 constexpr milliseconds kShort{500};    // a wait that passes
-constexpr milliseconds kLong{60'000};  // one that must not, on a busy machine either
+constexpr milliseconds kLong{60'000};  // a wait that must not pass, even on a busy machine
 
 class RendezvousTest : public ::testing::Test {
  protected:
@@ -46,7 +47,7 @@ class RendezvousTest : public ::testing::Test {
 
   void wait_for_others(milliseconds wait) { store_->setTimeout(wait * 2); }
 
-  // "all", or what it has instead: the explanation, or what was thrown.
+  // Returns "all" if all ranks came, and otherwise the explanation or the error.
   std::string join(int rank) {
     RendezvousOptions options{.accept = [] {}};
     options.on_wait = [this, rank](const std::string& text) { told_[rank] = text; };
@@ -70,7 +71,7 @@ class RendezvousTest : public ::testing::Test {
       presences_[rank] = {};
       told_[rank] = {};
       calls.push_back(std::async(std::launch::async, [this, rank, &are_ready] {
-        are_ready.arrive_and_wait();  // a thread may take its time to begin
+        are_ready.arrive_and_wait();  // a thread may take some time to start
         return join(rank);
       }));
     }
@@ -123,7 +124,8 @@ TEST_P(MissingRankTest, that_has_skipped_a_session_meets_the_others_in_the_next_
   EXPECT_THAT(join_all(others()), Each(HasSubstr("had not called")));
   end(others().front());  // one is enough
   wait_for_others(kLong);
-  // It is the first to come, so that no rank can have opened the next one for it.
+  // The rank that skipped a session calls first, so no other rank can have opened the next session
+  // before it.
   auto skipped = std::async(std::launch::async, [&] { return join(GetParam()); });
   std::this_thread::sleep_for(kShort / 4);
   EXPECT_THAT(join_all(others()), Each("all"));
@@ -139,7 +141,7 @@ TEST_P(MissingRankTest, that_refuses_ends_the_wait_of_the_others) {
   const std::string refused = "rank " + std::to_string(GetParam()) + " refused";
   EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
   refuses.join();
-  // One that comes too late for it hears of it too.
+  // A refusal that comes after the others have given up is seen as well.
   refuse_rendezvous(to_rank_group(worlds_[GetParam()].get()));
   EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
@@ -153,7 +155,7 @@ TEST_F(RendezvousTest, repeated_starts_leave_few_keys_in_the_store) {
     EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
     if (session == 0) keys = store_->getNumKeys();
   }
-  EXPECT_LE(store_->getNumKeys() - keys, 2 * 2);  // the count and the decision
+  EXPECT_LE(store_->getNumKeys() - keys, 2 * 2);  // the number of ranks, and the decision
   EXPECT_THAT(told_, Each(Pair(::testing::_, IsEmpty())));
 }
 
@@ -214,7 +216,8 @@ TEST_F(RendezvousTest, rank_reports_its_error_even_if_the_store_is_gone) {
   }
 }
 
-// A world of two, of which the other rank has just what this one has; its store cannot decide.
+// A group of two ranks in which the other rank sends what this one sends, with a store whose add()
+// fails.
 class WorldOfBareStore final : public c10d::ProcessGroup {
  public:
   WorldOfBareStore() : ProcessGroup(c10::make_intrusive<BareStore>(), 0, 2) {}
@@ -241,7 +244,7 @@ TEST(RendezvousWithoutStore, asks_the_ranks_in_a_collective) {
   EXPECT_TRUE(join_rendezvous(to_rank_group(world.get()), {.accept = [] {}}).is_complete);
 }
 
-// Ranks that are threads, with a store in memory and without c10d.
+// Ranks that are threads, with a store in memory, and without c10d.
 class RendezvousOnThreads : public ::testing::Test {
  protected:
   std::shared_ptr<testing::ThreadGroup> world_of(int rank, milliseconds limit) {

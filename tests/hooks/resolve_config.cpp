@@ -1,5 +1,5 @@
-// Answers, for the tests in Python, what a configuration selects. Reads a list of questions as JSON
-// from stdin and writes one JSON answer a line:
+// Tells the tests in Python what a configuration selects. Reads a list of questions as JSON from
+// stdin and writes one JSON answer per line:
 //   {config: YAML text, layers: [name, ...], steps: n}
 //     -> {layers: {name: {error: text} or [entry, ...]}} or {error: text}
 //   {pattern: regex, texts: [text, ...]}

@@ -1,4 +1,4 @@
-// The routing protocol: which feature is asked when, and what a layer does with the answers.
+// The routing protocol: when which feature is asked, and what a layer does with the answers.
 #include <gmock/gmock.h>
 
 #include "tests/hooks/session_fixture.h"
@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 
 class RoutingTest : public testing::SessionTest {
  protected:
-  // Runs the layer once in each of the first `count` iterations; returns those that were unfused,
-  // and writes down those in which the session was asked for a plan.
+  // Runs the layer once in each of the first `count` iterations. Returns the iterations that were
+  // unfused, and notes in `routed` those in which the layer was not asleep.
   Iterations unfused_iterations(std::int64_t count, bool under_recipe = false) {
     Iterations unfused;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ class RoutingTest : public testing::SessionTest {
   Iterations asked, inspected, routed;
 };
 
-// Inspects the activation; answers by `answer` and notes the iterations of questions and calls.
+// A feature that inspects the activation, answers with `answer`, and notes the iterations of both.
 Script watcher(Iterations& asked, Iterations& inspected,
                std::function<RoutingAnswer(std::int64_t)> answer) {
   Script script;
@@ -57,7 +57,7 @@ TEST_F(RoutingTest, answer_holds_until_its_next_iteration) {
   EXPECT_THAT(unfused_iterations(12), ElementsAre(0, 5, 10));
   EXPECT_THAT(asked, ElementsAre(0, 5, 10));
   EXPECT_THAT(inspected, ElementsAre(0, 5, 10));
-  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: the first that found no feature due
+  EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: finds that no feature is due until 5
 }
 
 TEST_F(RoutingTest, layer_with_only_observers_sleeps_between_due_iterations) {
@@ -91,7 +91,8 @@ TEST_F(RoutingTest, unreachable_next_iteration_means_never) {
     next = std::int64_t{1} << bits;
     routed.clear();
     begin("Watch: {enabled: True}");
-    EXPECT_THAT(unfused_iterations(4), ElementsAre(0)) << bits;  // the new session woke it up
+    // the new session woke the layer up
+    EXPECT_THAT(unfused_iterations(4), ElementsAre(0)) << bits;
     EXPECT_THAT(routed, ElementsAre(0, 1)) << bits;
     debug::end_debug();
   }
@@ -153,7 +154,7 @@ TEST_F(RoutingTest, a_layer_that_no_section_selects_is_asked_about_once) {
               "tensors: [activation], stats: [max]}\n"));
   EXPECT_FALSE(layer.run());
   EXPECT_NE(layer.hooks.state(), nullptr);
-  layer.hooks.state().reset();  // would be made anew by another question
+  layer.hooks.state().reset();  // another question would make a new plan
   EXPECT_FALSE(layer.run());
   debug::step();
   EXPECT_FALSE(layer.run());
@@ -188,7 +189,7 @@ TEST_F(RoutingTest, setting_the_iteration_wakes_a_sleeping_layer_also_backwards)
 
 // ---- may_watch_wgrad
 
-// Autograd's backward asks for a layer whose forward may have run before the session began.
+// The backward pass also asks for a layer whose forward may have run before the session began.
 TEST_F(RoutingTest, unnamed_layer_resolves_wgrad_at_its_first_forward) {
   const std::string watch = "LogTensorStats: {enabled: True, tensors: [wgrad], stats: [max]}\n";
   for (const bool is_watched : {false, true}) {
@@ -236,7 +237,8 @@ TEST_F(RoutingTest, a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration
     EXPECT_EQ(high_precision(layer), RoutingPlan::get_bit(Gemm::fprop)) << i;
     debug::step();
   }
-  EXPECT_THAT(asked, ElementsAre(0, 2, 3));  // 2 is over in iteration 2: asked in the next
+  // the answer names iteration 2, which is over, so 2 asks again
+  EXPECT_THAT(asked, ElementsAre(0, 2, 3));
 }
 
 TEST_F(RoutingTest, false_without_next_iteration_is_permanent) {
@@ -392,7 +394,7 @@ TEST_F(RoutingTest, a_read_that_fails_switches_off_only_those_who_asked_for_it) 
       "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n"
       "Watch: {enabled: True}");
   for (int i = 0; i < 3; ++i) {
-    layer.run(at::ones({2, 4}, at::kLong));  // there are no statistics of integers
+    layer.run(at::ones({2, 4}, at::kLong));  // integer tensors have no statistics
     debug::step();
   }
   EXPECT_THAT(inspected, ElementsAre(0, 1, 2));

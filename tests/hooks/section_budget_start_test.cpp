@@ -1,4 +1,5 @@
-// The first steps of a section with a budget, which are recorded in full, and TELENS_BUDGET.
+// The first steps of a section with a budget, which are recorded in full, and the variable
+// TELENS_BUDGET.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -29,7 +30,8 @@ TEST_F(BudgetTest, the_first_200_steps_are_recorded_in_full) {
   std::vector<std::int64_t> expected(200);
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(first, expected);
-  // 9.1% of 199 steps, counted twice until there are others: 1 of 8. Nothing is saved for the 200.
+  // The cost is 9.1% of 199 steps. It is counted twice, because no step ran without features yet,
+  // so the features run in 1 of 8 iterations. The cost of the first 200 steps is not saved later.
   ASSERT_THAT(changes(), Not(IsEmpty()));
   EXPECT_THAT(changes()[0],
               HasSubstr("199:budget of section 'section': its estimated overhead was "
@@ -64,7 +66,7 @@ TEST_F(BudgetTest, full_recording_ends_once_it_has_cost_too_much) {
   EXPECT_THAT(ran_from(8), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-// Twice the charged cost would end the full recording after 24 steps.
+// If the charged cost were counted twice, the full recording would end after 24 steps.
 TEST_F(BudgetTest, full_seconds_counts_the_charged_cost_only_once) {
   cost = 0.1;
   debug::initialize(
@@ -75,7 +77,8 @@ TEST_F(BudgetTest, full_seconds_counts_the_charged_cost_only_once) {
   EXPECT_THAT(changes()[0], StartsWith("39:budget of section"));
 }
 
-// Steps at 24% in full, then one in 16 (1.5%). To make up for them it would be one in 32 for long.
+// Full steps cost 24%, then the features run in one of 16 steps (1.5%). If later steps made up for
+// the full ones, it would be one of 32 for a long time.
 TEST_F(BudgetTest, full_recording_is_not_made_up_for) {
   const auto found = Simulation{.budget = 0.03, .cost = 0.24, .full_steps = 200}.run(400);
   EXPECT_GE(found.late, 0.24 / 17);

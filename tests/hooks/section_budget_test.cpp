@@ -1,4 +1,4 @@
-// Budgets: what a section costs, how often it may run then, and that all ranks say the same.
+// Budgets: what a section costs, how often it may run then, and that all ranks decide the same.
 #include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -59,7 +59,8 @@ TEST_F(BudgetTest, section_within_budget_is_not_thinned_after_comparison) {
   debug::initialize(options(with_budget("20%", "Probe: {enabled: True}")));
   run(40);
   debug::end_debug();
-  // 9.1%, counted twice, would do; but no step without the probe was seen.
+  // A cost of 9.1% is within the budget, but it is counted twice until steps without the probe were
+  // seen.
   EXPECT_THAT(changes(),
               ElementsAre(HasSubstr("18.2% of the time of 2 steps on this rank (budget 20%), so "
                                     "its features run in 1 of 2 of their iterations"),
@@ -93,8 +94,8 @@ TEST_F(BudgetTest, expensive_section_is_thinned_before_a_long_window_ends) {
                   "LogTensorStats: {enabled: True, tensors: [output], stats: [max], freq: 100}")));
   run(600);
   debug::end_debug();
-  // A window is 200 steps and more; 4.8% of the first two, counted twice, are enough to go by, and
-  // so are eight runs to rise again.
+  // A window has at least 200 steps. Two steps with 4.8%, counted twice, are enough to reduce the
+  // frequency, and eight runs are enough to raise it again.
   ASSERT_EQ(changes().size(), 2U);
   EXPECT_THAT(changes()[0], HasSubstr("overhead was 9.52% of the time of 2 steps"));
   EXPECT_THAT(changes()[0], HasSubstr("in 1 of 32 of their iterations"));
@@ -164,7 +165,7 @@ TEST_F(BudgetTest, a_feature_is_not_asked_sooner_because_another_section_starts)
 
 // ---- what a step costs
 
-// Takes its time for every number.
+// A logger that takes 0.01 seconds for every value.
 class SlowLogger final : public debug::ScalarLogger {
  public:
   void log_scalar(std::string_view, double, std::int64_t) override { fake_now = fake_now + 0.01; }
@@ -189,13 +190,13 @@ TEST_F(BudgetTest, section_is_charged_for_its_share_of_reads_in_step) {
     debug::step();
   }
   debug::end_debug();
-  // Two numbers, 0.02 seconds, of which half is its own, counted twice; and then one, all of it the
-  // other's.
+  // Both sections log a value in each step: 0.02 seconds, of which half is the first section's,
+  // counted twice. Later there is one value, which is the other section's.
   EXPECT_THAT(changes(),
               ElementsAre(HasSubstr("16.7% of the time of 2 steps on this rank (budget 5%)")));
 }
 
-// A group of two ranks, in which this one waits a second for the other, which has just the same.
+// A group of two ranks in which this rank waits one second for the other, which sends the same.
 class SlowGroup final : public c10d::ProcessGroup {
  public:
   SlowGroup() : ProcessGroup(/*rank=*/0, /*size=*/2) {}
@@ -228,7 +229,7 @@ TEST_F(BudgetTest, a_section_does_not_pay_for_waiting_for_other_ranks) {
   run(20);
   debug::end_debug();
   EXPECT_GE(world->gathers, 10);
-  // After a look at steps without it.
+  // Once there were steps without the features to compare with.
   EXPECT_THAT(changes().back(), HasSubstr("run in all of their iterations (before: 1 of 2)"));
 }
 
@@ -333,9 +334,10 @@ TEST_F(BudgetTest, holds_for_all_feature_costs_and_frequencies) {
         const auto found = Simulation{budget, cost, freq}.run(iterations);
         const std::string at = fmt::format("budget {} cost {} freq {}", budget, cost, freq);
         EXPECT_LE(found.late, budget) << at;
-        // The first iterations are measured in full: three of them.
+        // The first three iterations are measured in full.
         EXPECT_LE(found.spent, budget + 3 * cost / iterations) << at;
-        // And no more seldom than it takes: two levels, for what varies and for what is saved.
+        // The features run no less often than necessary, within two levels: one because the cost
+        // varies, and one because the first steps are made up for.
         const double natural = cost / freq / (1 + cost / freq);
         EXPECT_GE(4.1 * found.late, std::min(budget, natural)) << at;
       }
@@ -351,8 +353,8 @@ TEST_F(BudgetTest, includes_costs_outside_of_feature_calls) {
   }
 }
 
-// The first steps of a training are slow, some more than others: here all that features leave out,
-// as if features cost nothing.
+// The first steps of a training are slow, some more than others. Here the slow ones are the steps
+// without features, as if features cost nothing.
 TEST_F(BudgetTest, costs_hidden_by_slow_first_steps_are_found_later) {
   const auto slow_at_first = [](int i) { return i < 40 && i % 2 == 1 ? 1.5 : 1.0; };
   const auto found =
@@ -362,7 +364,7 @@ TEST_F(BudgetTest, costs_hidden_by_slow_first_steps_are_found_later) {
   EXPECT_GT(found.level, 0);
 }
 
-// Nor do the comparisons, again and again more seldom, keep features from running that cost little.
+// The comparisons with steps without features become rarer, so cheap features keep running.
 TEST_F(BudgetTest, cheap_features_run_in_nearly_all_steps_of_a_long_training) {
   const auto found = Simulation{.budget = 0.03, .cost = 0.01}.run(16000);
   EXPECT_EQ(found.level, 0);
@@ -372,7 +374,7 @@ TEST_F(BudgetTest, cheap_features_run_in_nearly_all_steps_of_a_long_training) {
 TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
   BudgetAlone section("3%");
   SectionBudget& budget = section.budget;
-  // Seldom it is cheap and often it is dear: neither level suits.
+  // The features are cheap at low frequencies and expensive at high ones, so no level fits.
   for (int i = 0; i < 2000; ++i) {
     const bool due = i % (1 << budget.level()) == 0;
     const double cost = budget.level() > 1 ? 0.02 : 0.2;
@@ -385,8 +387,8 @@ TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
 }
 
 TEST_F(BudgetTest, overspending_of_the_first_steps_is_saved_later) {
-  // Three steps at 24% of a step, then one of 64 until it is made up for: within 3% after 40. One
-  // of 32 would do by itself, and comes to 1.5% after 64.
+  // Three steps cost 24% each; then one of 64 runs until the total is within 3%, after 40 steps.
+  // One of 32 would be within the budget, but gives 1.5% after 64 steps.
   EXPECT_LE((Simulation{0.03, 0.24}.run(40).spent), 0.03);
   EXPECT_LE((Simulation{0.03, 0.24}.run(64).spent), 0.0125);
 }
@@ -408,14 +410,15 @@ TEST_F(BudgetTest, ranks_decide_in_the_same_steps_whatever_it_costs_them) {
     words.clear();
     ASSERT_EQ(cheap.decides(i), dear.decides(i)) << i;
     if (cheap.decides(i)) words = {cheap.decide({}), dear.decide({})};
-    const bool due = i % (20 << second.level()) == 0;  // on the first rank there is no such layer
+    const bool due = i % (20 << second.level()) == 0;  // the first rank has no such layer
     const double cost = due && i < 600 ? 0.4 : 0;
     if (due) second.note_run();
     second.charge(cost);
     first.end_step(0.1 + cost);
     second.end_step(0.1 + cost);
   }
-  // At 17% in every 20th iteration, in every 640th until what it has cost is saved; then for free.
+  // A cost of 17% in every 20th iteration: the features run in every 640th until the cost is saved,
+  // and in all of them when they have become free.
   EXPECT_THAT(levels, ElementsAre(0, 5, 0));
 }
 

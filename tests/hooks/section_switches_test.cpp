@@ -153,7 +153,7 @@ TEST_F(SectionSwitchesTest, kept_rows_are_withheld_until_requested) {
 
 // ---- decisions
 
-// Wants the same in every second iteration.
+// Requests the same action in every second iteration.
 class EverySecond final : public Decider {
  public:
   explicit EverySecond(std::int64_t wants) : wants_(wants) {}

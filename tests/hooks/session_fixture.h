@@ -1,5 +1,5 @@
-// Shared by tests of sessions: a folder that vanishes, a feature whose calls are scripted, and a
-// layer that calls its hooks as the linear operation does.
+// For tests of sessions: a temporary folder, a feature whose calls are scripted, and a layer that
+// calls its hooks as Linear does.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@
 
 namespace telens::testing {
 
-// A logger that keeps what it gets, as "iteration:name=value".
+// A logger that keeps what it gets as "iteration:name=value".
 class Recorder final : public debug::ScalarLogger {
  public:
   void log_scalar(std::string_view name, double value, std::int64_t iteration) override {
@@ -39,7 +39,7 @@ inline std::string to_text(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Sets a variable of the environment while it lives.
+// Sets an environment variable during its lifetime.
 class EnvironmentVariable {
  public:
   EnvironmentVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -51,7 +51,8 @@ class EnvironmentVariable {
   const char* name_;
 };
 
-// The calls of one scripted feature; what is left empty answers the contract's default.
+// The calls of one scripted feature. A call without a function returns the default of the
+// interface.
 struct Script {
   RoutingCalls calls = {};
   std::function<RoutingAnswer(std::int64_t, Gemm)> fp8_gemm;
@@ -101,14 +102,14 @@ class ScriptedFeature final : public Feature {
   const Script& script_;
 };
 
-// Registers scripted features in the namespace transformer_engine while it lives.
+// Registers scripted features in the namespace transformer_engine during its lifetime.
 class ScriptedFeatures {
  public:
-  // The script must live as long as sessions that use it.
+  // The script must exist as long as sessions use it.
   void add(const std::string& name, const Script& script) {
     add(name, [&script](FeatureServices&) { return std::make_unique<ScriptedFeature>(script); });
   }
-  // A class of the test's own.
+  // Registers a class of the test's own.
   void add(const std::string& name,
            const std::function<std::unique_ptr<Feature>(FeatureServices&)>& make) {
     config::FeatureDescription description;
@@ -126,7 +127,7 @@ class ScriptedFeatures {
   static constexpr const char* kOwner = "a test";
 };
 
-// A section that switches on the given lines for all layers.
+// Returns a section with the given lines for all layers.
 inline std::string section(const std::string& features, const std::string& name = "section") {
   std::istringstream lines(features);
   std::string text = name +
@@ -136,7 +137,7 @@ inline std::string section(const std::string& features, const std::string& name 
   return text;
 }
 
-// One layer's calls in their order, without any arithmetic.
+// The hook calls of one layer in their order, without any arithmetic.
 class FakeLayer {
  public:
   explicit FakeLayer(std::string name = "layer") : hooks(std::move(name)) {}
@@ -193,7 +194,7 @@ struct StoredValue {
   double value;
 };
 
-// All records of the run in a log_dir.
+// Returns all records of the run in a log_dir.
 inline std::vector<StoredValue> stored_values(const std::string& log_dir) {
   const record::RunReader run(log_dir);
   const auto name = [&](record::Dictionary dictionary, std::int32_t id) {
@@ -210,7 +211,7 @@ inline std::vector<StoredValue> stored_values(const std::string& log_dir) {
   return values;
 }
 
-// The values of a statistic in their order, as "iteration:layer=value".
+// Returns the values of a statistic in their order, as "iteration:layer=value".
 inline std::vector<std::string> get_values(const std::string& statistic,
                                            const std::string& log_dir) {
   std::vector<std::string> values;
@@ -224,7 +225,7 @@ inline std::vector<std::string> get_values(const std::string& statistic,
 inline constexpr const char* kMaxOfActivation =
     "LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}\n";
 
-// Every test gets a folder of its own and ends without a session.
+// Gives every test its own folder, and ends the session that a test left open.
 class SessionTest : public ::testing::Test {
  protected:
   ~SessionTest() override { debug::end_debug(); }

@@ -1,4 +1,4 @@
-// Where a session writes for people: messages, statistics as text, loggers of the program's own.
+// What a session writes for people: messages, statistics as text, and loggers of the program's own.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ TEST_F(SessionTest, messages_that_never_repeat_are_forgotten_in_the_end) {
   debug::end_debug();
   const std::string log = messages();
   const auto lines = static_cast<std::size_t>(std::ranges::count(log, '\n'));
-  EXPECT_EQ(lines, debug::SeenTexts::kMost + 2);  // the first was written again
+  // the first text was written again, because it was forgotten
+  EXPECT_EQ(lines, debug::SeenTexts::kMost + 2);
   EXPECT_THAT(log.substr(log.size() - 6), "first\n");
 }
 
@@ -69,7 +70,7 @@ TEST_F(SessionTest, the_run_file_takes_a_readable_number_of_warnings) {
               HasSubstr("further events"));
 }
 
-// Warns while it is being made, before there is a run file.
+// A logger that warns in its constructor, before there is a run file.
 class EarlyWarner final : public Feature {
  public:
   explicit EarlyWarner(FeatureServices& services) {
@@ -101,7 +102,7 @@ TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) 
   }
   EXPECT_THAT(logger->lines, ElementsAre("0:layer_activation_max=0", "1:layer_activation_max=1"));
   debug::end_debug();
-  EXPECT_THAT(statistics_log(), IsEmpty());  // the logger takes the file's place
+  EXPECT_THAT(statistics_log(), IsEmpty());  // the logger replaces the file
 }
 
 TEST_F(SessionTest, statistics_logger_replaces_tb_writer_and_optionally_the_file) {
@@ -149,7 +150,8 @@ TEST_F(SessionTest, throwing_logger_is_reported_once_and_not_called_again) {
   EXPECT_EQ(log.find("no connection", told + 50), log.npos);
 }
 
-// Logs a tensor of its own from within, which comes to the loggers in turn; fails at that one.
+// In a call, logs a tensor of its own, which is passed to the loggers later; fails when it gets
+// that one.
 class TensorLogger final : public ScalarLogger {
  public:
   void log_scalar(std::string_view name, double, std::int64_t) override {
@@ -281,7 +283,8 @@ TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
   EXPECT_THAT(messages(), Not(HasSubstr("no error")));
   EXPECT_THAT(messages(), HasSubstr("first"));
   EXPECT_THAT(messages(), HasSubstr("second"));
-  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));  // the level is of messages
+  // the level only applies to messages
+  EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
 
   const testing::EnvironmentVariable stamp("NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP", "1");
   const testing::EnvironmentVariable value("NVDLFW_INSPECT_LOG_TIMESTAMP", "20200101_000000");
@@ -310,13 +313,13 @@ TEST_F(SessionTest, two_live_layers_with_the_same_name_warn_once) {
   FakeLayer layer;
   layer.run();
   debug::step();
-  EXPECT_THAT(messages(), Not(HasSubstr("two layers")));  // the first one is gone
+  EXPECT_THAT(messages(), Not(HasSubstr("two layers")));  // the first layer no longer exists
   FakeLayer same;
   for (int i = 0; i < 2; ++i) {
     layer.run();
     same.run();
     debug::step();
-    debug::initialize_training_step(10 * (i + 1));  // makes what is known of layers anew
+    debug::initialize_training_step(10 * (i + 1));  // forgets what is known of layers
   }
   debug::end_debug();
   const std::string log = messages();

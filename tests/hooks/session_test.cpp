@@ -1,4 +1,4 @@
-// The session API: beginnings, values, errors.
+// The session API: how sessions begin, the values they return, and errors.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ TEST_F(SessionTest, rejected_initialize_keeps_files_of_an_earlier_run) {
   debug::InitializeOptions small = options();
   small.recording.max_size = 1;
   EXPECT_THROW(debug::initialize(small), UsageError);
-  // Only the feature itself can tell that there is no such statistic.
+  // Only the feature itself knows that there is no such statistic.
   config::FeatureDescription description;
   description.feature_namespace = config::kTransformerEngineNamespace;
   description.name = "Refusing";
@@ -325,7 +325,7 @@ TEST_F(SessionTest, a_thousand_forwards_without_a_step_are_warned_about_once) {
   EXPECT_THAT(messages(), HasSubstr("1000 forwards without a call of debug.step()"));
 }
 
-// Gives the messages of a session that ends after `run`.
+// Runs `run` in a session and returns the messages after its end.
 class ForgottenStepTest : public SessionTest {
  protected:
   template <typename Run>

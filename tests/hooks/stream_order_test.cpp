@@ -1,4 +1,4 @@
-// Streams that use the same memory, on a device made up for the test.
+// The order of streams that use the same memory, on a simulated device.
 #include "hooks/streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -22,7 +22,7 @@ std::string get_name(const c10::Stream& stream) {
   return fmt::format("{}.{}", static_cast<int>(stream.device_index()), stream.id());
 }
 
-// Writes down what is recorded and waited for; an event is the stream that it was recorded on.
+// Notes which events are recorded and waited for; an event is the stream on which it was recorded.
 class MadeUpDevice final : public c10::impl::DeviceGuardImplInterface {
  public:
   explicit MadeUpDevice(at::DeviceType) {}

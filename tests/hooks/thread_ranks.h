@@ -1,5 +1,5 @@
-// Ranks of a group that are threads of one process: they gather through memory, and share a store.
-// Nothing here uses LibTorch.
+// Ranks of a group that are threads of one process: they gather through memory and share a store.
+// Does not use LibTorch.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace telens::testing {
 
-// The state that the ranks of one group share.
+// The state that the ranks of a group share.
 struct Meeting {
   explicit Meeting(int size) : barrier(size), bytes(static_cast<std::size_t>(size)) {}
   std::barrier<> barrier;
@@ -35,7 +35,7 @@ struct Meeting {
 
 class ThreadGroup final : public RankGroup {
  public:
-  // `members`: the ranks of the world in the group, as RankGroup::members().
+  // `members`: the ranks of the world that are in the group, as in RankGroup::members().
   ThreadGroup(int rank, int size, Meeting& meeting, std::string members = "-",
               std::shared_ptr<RankStore> store = nullptr)
       : rank_(rank),
@@ -78,7 +78,7 @@ class ThreadGroup final : public RankGroup {
   std::deque<std::size_t> exchange_sizes_;
 };
 
-// Calls body(rank, world) on each rank, a thread; returns the number of gathers.
+// Calls body(rank, world) in one thread for each rank; returns the number of gathers.
 template <typename Body>
 int on_ranks(int size, const Body& body) {
   Meeting meeting(size);

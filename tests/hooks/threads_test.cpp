@@ -1,4 +1,4 @@
-// Sessions that begin, step and end while other threads are in layers.
+// Sessions that begin, step and end while other threads run layers.
 #include <gmock/gmock.h>
 #include <pthread.h>
 
@@ -27,7 +27,7 @@ using testing::StoredValue;
 
 class ThreadsTest : public testing::SessionTest {
  protected:
-  // A session whose feature does this with every activation that it is shown.
+  // A session with a feature that calls this function with every activation.
   void watch(std::function<void()> inspect) {
     script_.inspect_enabled = [](std::int64_t, TensorName tensor) {
       return RoutingAnswer{tensor == TensorName::activation, std::nullopt};
@@ -86,7 +86,8 @@ TEST_F(ThreadsTest, a_feature_may_end_the_session_that_calls_it) {
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 
-// Layers of several threads, some of which share one, while this thread begins and ends sessions.
+// Runs layers in several threads, of which some share a layer, while this thread begins and ends
+// sessions.
 TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
   std::atomic<bool> stop = false;
   std::atomic<int> watched = 0;
@@ -118,7 +119,7 @@ TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
   EXPECT_THAT(values, Each(1.0));
 }
 
-// A model may be named in one thread while another ends the session.
+// One thread may name a model while another ends the session.
 TEST_F(ThreadsTest, foreign_layers_are_noted_during_session_changes) {
   std::atomic<bool> stop = false;
   std::atomic<int> noted = 0;
@@ -158,7 +159,7 @@ TEST_F(ThreadsTest, several_threads_may_step) {
   EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
-// A logger that does something to the session it is called by.
+// A logger that calls a function of the session by which it is called.
 class CallingLogger final : public debug::ScalarLogger {
  public:
   explicit CallingLogger(std::function<void()> call) : call_(std::move(call)) {}
@@ -228,7 +229,7 @@ TEST_F(ThreadsTest, an_end_that_a_step_waits_for_comes_when_the_step_is_done) {
   debug::initialize(options());
 }
 
-// A feature that does something in step().
+// A feature whose step() calls a function.
 class SteppingFeature final : public Feature {
  public:
   explicit SteppingFeature(std::function<void()> call) : call_(std::move(call)) {}
@@ -238,7 +239,7 @@ class SteppingFeature final : public Feature {
   std::function<void()> call_;
 };
 
-// As Python ends daemon threads when it finalizes.
+// Ends a thread as Python ends daemon threads at its exit.
 TEST_F(ThreadsTest, a_session_ends_though_a_thread_has_ended_within_its_step) {
   features.add("Leave", [](FeatureServices&) {
     return std::make_unique<SteppingFeature>([] { pthread_exit(nullptr); });
@@ -271,7 +272,8 @@ TEST_F(ThreadsTest, end_deferred_by_an_exited_thread_runs_with_the_next_call) {
   debug::initialize(options());
 }
 
-// Wants the session to end, and interrupts; in the end it interrupts with another word.
+// A logger that ends the session and throws one interruption, and another one in a call during this
+// end.
 class EndingLogger final : public debug::ScalarLogger {
  public:
   struct FirstInterruption : Interruption {};
@@ -305,7 +307,7 @@ TEST_F(ThreadsTest, interrupt_in_a_feature_propagates_without_disabling_it) {
   EXPECT_EQ(calls, 2);
 }
 
-// ---- what observing features of other origin must leave alone
+// ---- observing features must not change tensors
 
 class UntouchedTest : public testing::SessionTest {
  protected:
@@ -329,7 +331,7 @@ class UntouchedTest : public testing::SessionTest {
 TEST_F(UntouchedTest, feature_that_writes_to_its_input_is_disabled) {
   watch([](const at::Tensor& tensor) { tensor.add_(1); });
   FakeLayer layer;
-  // As in the forward of a layer.
+  // Autograd is off as in the forward of a layer.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   layer.run();
   layer.run();

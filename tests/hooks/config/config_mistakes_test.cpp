@@ -1,4 +1,4 @@
-// Loading names each mistake of a configuration with its place.
+// Loading a configuration reports each mistake with its place.
 #include <gmock/gmock.h>
 
 #include "tests/hooks/config/test_features.h"

@@ -1,4 +1,4 @@
-// Parts of a configuration that are allowed but hardly meant: loading it warns of them.
+// Parts of a configuration that are allowed but rarely intended: loading warns of them.
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Watch records what it is asked for, and a counter; so do Free and Noise.
+// Watch records the statistics that it is asked for, and a counter; so do Free and Noise.
 Descriptions descriptions() {
   Descriptions descriptions;
   const Descriptions known = test_descriptions();
@@ -207,7 +207,7 @@ t:
   telens:
     Trigger: {enabled: True}
 )");
-  // counter and a; and the counter of the program's own tensor of that name
+  // The counter and a; and the counter of the program's own tensor with this name.
   EXPECT_EQ(records_in(plan, 0), 3);
   EXPECT_EQ(records_in(plan, 1), 1);
 }
@@ -246,7 +246,7 @@ TEST(RecordLoad, counts_all_rare_iterations_in_a_long_range) {
   EXPECT_DOUBLE_EQ(load.average, (50 + 50 + 34 - 17) / 1e6);  // a, and the counter of both
 }
 
-// Against counting every iteration of a long time.
+// Compares with counting every iteration of a long range.
 TEST(RecordLoad, agrees_with_counting_for_schedules_of_every_kind) {
   for (const int freq : {1, 2, 3, 7}) {
     for (const int other : {1, 4, 5}) {

@@ -1,4 +1,4 @@
-// started_by and kept_by: which sections wait for which.
+// started_by and kept_by: which sections wait for which triggers.
 #include <gmock/gmock.h>
 
 #include "core/base/error.h"

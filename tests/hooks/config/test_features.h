@@ -1,4 +1,4 @@
-// Features of every kind of selection, for the tests of the configuration.
+// Features with every kind of selection, for tests of the configuration.
 #pragma once
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ inline Config load(std::string_view yaml) {
   return load_config_text(yaml, "f.yaml", shared_descriptions());
 }
 
-// The message of loading the text; "" where it is right.
+// Returns the error of loading the text; "" if there is none.
 inline std::string get_error(std::string_view yaml) {
   try {
     load(yaml);
@@ -68,7 +68,7 @@ inline std::string get_error(std::string_view yaml) {
   return "";
 }
 
-// A section "s" for all layers with these lines (indented by two) in transformer_engine.
+// Returns a section "s" for all layers with these lines (indented by two) in transformer_engine.
 inline std::string with_features(std::string_view features) {
   return fmt::format(
       "s:\n  enabled: True\n  layers: {{layer_types: all}}\n  transformer_engine:\n{}", features);

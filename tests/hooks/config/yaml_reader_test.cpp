@@ -56,7 +56,7 @@ TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
   };
   std::string indented;
   for (int i = 0; i < 3000; ++i) indented += std::string(i, ' ') + "a:\n";
-  std::string by_aliases = "a0: &a0 [x]\n";  // no text is deeper than two
+  std::string by_aliases = "a0: &a0 [x]\n";  // nested deeply by aliases only
   for (int i = 1; i < 1200; ++i) by_aliases += fmt::format("a{0}: &a{0} [*a{1}]\n", i, i - 1);
   for (const std::string& yaml :
        {repeated("[", 200'000) + repeated("]", 200'000), repeated("- ", 100'000) + "a",
@@ -127,7 +127,7 @@ TEST(YamlReader, terminated_text_is_accepted) {
   EXPECT_EQ(to_json("? [a, b]\n: c\n"), "f.yaml:1:3: not valid YAML: a key must be a plain word");
 }
 
-// The fastest of several runs, in time of the processor: other programs may take it away.
+// The least processor time of several runs, because other programs may slow down some of them.
 double seconds_to_read(const std::string& yaml) {
   double best = INFINITY;
   for (int i = 0; i < 3; ++i) {
@@ -148,7 +148,7 @@ TEST(YamlReader, takes_time_in_proportion_to_the_number_of_keys) {
   constexpr int kTimes = 16;
   for (const std::string_view merged : {"z: 1", "<<: *a"}) {
     const double few = seconds_to_read(mapping(kFew, merged));
-    // Half of what quadratic time would take: caches and clocks explain much less.
+    // Half of what quadratic time would take; clocks and caches change linear time by much less.
     EXPECT_LT(seconds_to_read(mapping(kTimes * kFew, merged)), kTimes * kTimes / 2 * few) << merged;
   }
 }

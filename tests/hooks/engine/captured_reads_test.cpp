@@ -1,5 +1,5 @@
-// Reads that are part of a graph. Without a GPU: memory of the host is taken for a device with
-// graphs, on which a capture runs at once, so that capturing again is what a replay is.
+// Reads of statistics that are part of a CUDA graph, tested without a GPU: the CPU pretends to
+// support graphs. A capture runs its operations at once, so capturing again stands for a replay.
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <torch/library.h>
@@ -28,7 +28,7 @@ bool pretends_to_capture = false;
 
 class CapturedReads : public ::testing::Test {
  protected:
-  // One reader, which is due in these iterations and asks for these statistics.
+  // A reader that is due in these iterations and asks for these statistics.
   struct Reader {
     std::set<std::int64_t> due;
     std::vector<std::string> names = {"max"};
@@ -50,13 +50,13 @@ class CapturedReads : public ::testing::Test {
     return reading;
   }
 
-  // Runs the steps that a graph needs before it.
+  // Runs the steps that a graph needs before its capture.
   void warm_up() {
     engine->prepare_for_graphs("fc1", DeviceId());
     engine->begin_iteration(1);
   }
 
-  // The capture, or a replay.
+  // Captures a graph or, on later calls, stands for a replay.
   void run_graph(const at::Tensor& x, const std::vector<Reader>& readers,
                  TensorName tensor = TensorName::gradient) {
     begin(x, tensor, readers)->capture([readers](std::int64_t iteration) {
@@ -66,7 +66,7 @@ class CapturedReads : public ::testing::Test {
     });
   }
 
-  // "3: max=5" of what was asked for.
+  // Returns the requested rows as "3: max=5"; counts the others.
   std::vector<std::string> collect(std::int64_t iteration) {
     std::vector<std::string> rows;
     for (const Row& row : engine->collect(iteration, {}, Waiting::no).rows) {
@@ -89,7 +89,7 @@ class CapturedReads : public ::testing::Test {
     return "none";
   }
 
-  int counters = 0;  // rows that were not asked for
+  int counters = 0;  // rows of statistics that no reader requested
   InspectTensorCall call_{.tensor_name = TensorName::gradient,
                           .tensor = nullptr,
                           .rowwise = nullptr,
@@ -196,7 +196,7 @@ TEST_F(CapturedReads, use_memory_reserved_before_the_capture_up_to_a_limit) {
 
 // ---- through a session
 
-// A section for layer fc1, in the namespace telens where it is one of ours.
+// Returns a section for the layer fc1 with one feature in this namespace.
 std::string of_fc1(const std::string& name, const std::string& feature,
                    const std::string& feature_namespace = "transformer_engine",
                    const std::string& keys = "") {
@@ -210,7 +210,7 @@ std::string logging(const std::string& schedule) {
          schedule + "}";
 }
 
-// Fake quantization of the activation in every GEMM; the rest stays as it is.
+// Fake-quantizes the activation in every GEMM and leaves the other tensors as they are.
 std::string fake_quant(const std::string& schedule) {
   return "FakeQuant: {enabled: True, gemms: [fprop, dgrad, wgrad], tensors: [activation, weight, "
          "gradient], quant_format: FP8E4M3" +
@@ -225,8 +225,8 @@ class Capture : public testing::SessionTest {
  protected:
   ~Capture() override { pretends_to_capture = false; }
 
-  // The error with which a capture is refused after so many eager steps; the session and the
-  // training go on.
+  // Returns the error of a capture after this number of eager steps. The session and the training
+  // continue after it.
   std::string refusal(const std::string& config, int eager_steps = 1,
                       std::shared_ptr<const Recipe> recipe = testing::delayed_scaling()) {
     SmallTraining training(std::move(recipe), /*micro_batches=*/1);
@@ -245,7 +245,8 @@ class Capture : public testing::SessionTest {
     return text;
   }
 
-  // The rows that loggers get in so many steps, the first ones eager.
+  // Returns the rows that loggers get in `steps` steps, of which the first `eager_steps` are eager
+  // and the others captured.
   std::vector<std::string> logged(const std::string& config, int eager_steps, int steps) {
     const auto recorder = std::make_shared<testing::Recorder>();
     SmallTraining training(testing::delayed_scaling(), /*micro_batches=*/1);

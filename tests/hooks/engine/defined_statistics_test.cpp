@@ -1,4 +1,5 @@
-// Statistics that plugins define: asked for, merged, recorded and is disabled as the engine's own.
+// Statistics that plugins define: how they are requested, merged, recorded and, after an error,
+// disabled, as the engine's own are.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -16,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// Largest minus smallest element: two words that are not added up. What a test wants to go wrong
-// does.
+// The largest minus the smallest element, of two words that cannot be merged by addition. Fails
+// where a test wants it to.
 class Range final : public StatisticDefinition {
  public:
   at::Tensor add(const at::Tensor& tensor) const override {
@@ -40,7 +41,7 @@ class Range final : public StatisticDefinition {
   mutable std::atomic<int> adds{0};
 };
 
-// The sum of all elements, by the merge that the base class has.
+// The sum of all elements, merged by the base class, which adds words.
 class Sum final : public StatisticDefinition {
  public:
   at::Tensor add(const at::Tensor& tensor) const override { return tensor.sum(); }
@@ -55,7 +56,7 @@ class DefinedStatistics : public ::testing::Test {
     registry.add({{.name = "total"}, std::make_shared<Sum>()});
   }
 
-  // One read of one tensor in iteration 0.
+  // Reads one tensor once, in iteration 0.
   void read(const at::Tensor& x, const std::vector<std::string>& names,
             TensorName tensor = TensorName::gradient) {
     const InspectTensorCall call{.tensor_name = tensor,
@@ -69,7 +70,7 @@ class DefinedStatistics : public ::testing::Test {
     reading->read();
   }
 
-  // "range=3" of what was asked for.
+  // Returns the requested rows as "range=3".
   std::vector<std::string> collect() {
     std::vector<std::string> rows;
     for (const Row& row : engine->collect(0, {}, Waiting::yes).rows) {
@@ -151,7 +152,8 @@ TEST_F(DefinedStatistics, are_evaluated_at_once_too) {
   EXPECT_FALSE(of_nothing[0].has_value());
 }
 
-// A part of a definition fails: one notice, no value from then on, and the others' values stay.
+// If a part of a definition fails, there is one notice and no value from then on; the values of
+// other statistics stay.
 class FailingStatistic : public DefinedStatistics,
                          public ::testing::WithParamInterface<const char*> {};
 

@@ -1,4 +1,4 @@
-// Rows of an engine whose sums come to the host late, as those of a GPU do.
+// Rows of an engine whose sums reach the host late, as on a GPU.
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 
@@ -27,7 +27,7 @@ class LateRows : public ::testing::Test {
     reading->read();
   }
 
-  // "0: max=3" of what was asked for.
+  // Returns the requested rows as "0: max=3".
   std::vector<std::string> collect(Waiting waiting = Waiting::no) {
     std::vector<std::string> rows;
     for (const Row& row : engine->collect(0, {}, waiting).rows) {

@@ -1,4 +1,4 @@
-// One read: however many features and formats ask, each tensor is read once.
+// Each tensor is read once, however many features and formats need it.
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 
@@ -19,7 +19,7 @@ namespace {
 using testing::section;
 using testing::SmallTraining;
 
-// Counts the calls of operators while it lives, torch's own too.
+// Counts the calls of operators, including torch's, during its lifetime.
 class OperatorCounts {
  public:
   OperatorCounts()
@@ -34,9 +34,9 @@ class OperatorCounts {
 
   int operator[](const std::string& name) const { return counts()[name]; }
 
-  // By how much more than earlier each operator was called that looks at a tensor's elements.
+  // For each operator that reads elements of a tensor: how many more calls there were than before.
   std::map<std::string, int> more_than(const std::map<std::string, int>& earlier) const {
-    // Scales of one element are made and converted; whether a graph is captured concerns no
+    // Scales, which have one element, are made and converted by these; is_capturing reads no
     // element.
     const std::set<std::string> make_and_move{
         "aten::copy_", "aten::empty",         "aten::empty_like", "aten::empty_strided",
@@ -62,7 +62,7 @@ class OperatorCounts {
 
 using OnePassTest = testing::SessionTest;
 
-// A forward-backward of two layers: what is read of 11 tensors. fc1 has no dgrad.
+// A forward and backward pass of two layers reads 11 tensors: fc1 has no dgrad.
 constexpr int kTensors = 11;
 constexpr int kInputs = 6;
 
@@ -84,7 +84,8 @@ TEST_F(OnePassTest, features_share_one_read_and_one_amax_per_tensor) {
   debug::initialize(options(section(first)));
   const OperatorCounts observed;
   training.step();
-  // The scales of current scaling are made of amaxes; nothing else is new, or reads a tensor.
+  // Current scaling computes its scales from amaxes. No other operator is called that was not
+  // before.
   const std::map<std::string, int> reads{{"telens::accumulate_statistics", kTensors},
                                          {"telens::amax", kInputs},
                                          {"telens::scale_from_amax", kInputs}};
@@ -139,7 +140,7 @@ TEST_F(OnePassTest, block_codes_are_read_once_and_only_for_the_recipe) {
       "LogNvfp4TensorStats: {enabled: True, tensors: [activation], stats: [mse]}\n")));
   const OperatorCounts observed;
   training.step();
-  // Two layers: each copy that runs once, and the tensor once for whatever else would run.
+  // Two layers: each copy that runs is read once, and the tensor once for all what-if statistics.
   EXPECT_EQ(observed["telens::accumulate_statistics"], 2);
   EXPECT_EQ(observed["telens::accumulate_block_cast_statistics"], 2 * 2);
   EXPECT_EQ(observed["telens::accumulate_what_if_statistics"], 2);
@@ -148,7 +149,8 @@ TEST_F(OnePassTest, block_codes_are_read_once_and_only_for_the_recipe) {
   EXPECT_EQ(observed["telens::quantize_nvfp4"], 0);
 }
 
-// The answer of want() for an activation whose operands are both the one given.
+// Returns the reason for which want() refuses a statistic of an activation with this operand in
+// both orientations.
 std::optional<std::string> left_out(StatisticsEngine& engine, const at::Tensor& x,
                                     const Operand& operand, const std::string& statistic) {
   const InspectTensorCall call{.tensor_name = TensorName::activation,

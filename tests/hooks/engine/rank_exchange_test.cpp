@@ -1,4 +1,4 @@
-// Statistics over the ranks of a group, with threads for ranks.
+// Statistics over the ranks of a group, with threads as ranks.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using testing::ThreadGroup;
 
 using NamedSums = std::vector<std::pair<std::string, AnySums>>;
 
-// Every rank's sums after the exchange; returns the number of collectives.
+// Exchanges the sums of all ranks in place; returns the number of collectives.
 int exchange(std::vector<NamedSums>& ranks) {
   return on_ranks(static_cast<int>(ranks.size()), [&](int rank, RankGroup& world) {
     std::vector<SharedSums> shared;
@@ -88,14 +88,14 @@ TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
   expect_whole(get_tensor(ranks[1], 1), at::cat({part(0), part(3)}));
 }
 
-// Two ranks bring sums of these names to exchanges of one group, one after the other, each of which
-// takes so many collectives.
+// Two ranks exchange sums with these names, one exchange after the other. The number is that of the
+// collectives of each exchange.
 TEST(RankExchange, messages_that_do_not_grow_follow_the_headers) {
   using Names = std::vector<std::string>;
   const std::vector<std::pair<std::array<Names, 2>, int>> exchanges{
       {{Names{"a", "b"}, Names{"a", "b"}}, 2},
       {{Names{"a", "b"}, Names{"a", "b"}}, 1},
-      {{Names{"a"}, Names{"b", "c"}}, 1},  // other keys, no longer than before
+      {{Names{"a"}, Names{"b", "c"}}, 1},  // other keys, but no longer message than before
       {{Names{}, Names{}}, 1},
       {{Names{"a", "b", "c"}, Names{"a"}}, 2},  // longer on one rank
       {{Names{"a"}, Names{"a", "b", "c"}}, 1},
@@ -144,7 +144,7 @@ TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
   for (const NamedSums& rank : ranks) EXPECT_EQ(get_tensor(rank, 0).nan, 1);
 }
 
-// A sum of two words; `total` below is one rank's.
+// A sum of two words; `total` makes the sum of one rank.
 class TwoWords final : public StatisticDefinition {
  public:
   at::Tensor add(const at::Tensor& tensor) const override { return tensor; }
@@ -158,7 +158,7 @@ class DefinedOverRanks : public ::testing::Test {
     if (!values.empty()) sums.add(at::tensor(values, at::kDouble));
     return sums;
   }
-  // The values that the ranks have after the exchange; returns the number of collectives.
+  // Returns the values on all ranks after the exchange.
   std::vector<std::optional<double>> after_exchange(std::vector<DefinedSums> of_ranks) {
     std::vector<NamedSums> ranks;
     for (DefinedSums& each : of_ranks) ranks.push_back({{"0 output fc1 defined", each}});
@@ -200,7 +200,7 @@ TEST_F(DefinedOverRanks, failure_on_one_rank_leaves_all_ranks_without_a_value) {
 
 TEST_F(DefinedOverRanks, different_plugin_on_one_rank_is_reported) {
   EXPECT_THAT(after_exchange({total({2, 4}), total({2, 4, 8})}), ::testing::Each(std::nullopt));
-  ASSERT_EQ(notices.size(), 1U);  // both ranks share one definition here
+  ASSERT_EQ(notices.size(), 1U);  // only one notice, because the ranks share the definition here
   EXPECT_THAT(notices[0], ::testing::HasSubstr("the same plugin"));
 }
 
@@ -212,14 +212,13 @@ TEST(RankExchange, texts_of_any_length_arrive_whole) {
   EXPECT_EQ(gathers, 2);
 }
 
-// How many groups a rank finds to be agreed on.
+// Returns the number of groups that this rank finds to be known to all their ranks.
 std::size_t agreed(WeightGroups& groups, RankGroup& world, bool shares = true) {
   const std::vector<std::int64_t> notes = gather_notes(groups.note(shares), world);
   return groups.agree(notes, world).size();
 }
 
-// Groups of four ranks: 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one
-// name.
+// Two tensor-parallel groups with one name on four ranks: {0, 1} and {2, 3}.
 RankGroupPtr make_pair_of_groups(int rank, Meeting& meeting) {
   return std::make_shared<ThreadGroup>(rank % 2, 2, meeting, rank < 2 ? "0,1" : "2,3");
 }
@@ -282,7 +281,7 @@ TEST(WeightGroups, names_are_exchanged_only_where_any_rank_learnt_of_a_group) {
       groups.agree(gather_notes(groups.note(), world), world);
     }
   });
-  EXPECT_EQ(gathers, 10 + 3);  // sizes of texts, texts, and that this was all
+  EXPECT_EQ(gathers, 10 + 3);  // sizes of texts, texts, and the sizes that say there are no more
 }
 
 }  // namespace

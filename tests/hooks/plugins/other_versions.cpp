@@ -1,4 +1,4 @@
-// A plugin as it was built for other versions. It must never be opened: that would end the process.
+// A plugin that was built for other versions. It must not be opened, which would end the process.
 #include "hooks/plugin_versions.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A library with the note of a plugin and without its entry.
+// A library with the ELF note of a plugin, but without the entry function.
 #include "hooks/plugin_versions.h"
 
 __asm__(TELENS_PLUGIN_NOTE);

@@ -1,5 +1,5 @@
 // A plugin that does not use LibTorch: a feature that logs the largest magnitude of a tensor, and a
-// statistic.
+// statistic of its own.
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -1,4 +1,4 @@
-// The sums over blocks and the worst of them.
+// Statistics over blocks, and which blocks are the worst ones.
 #include "hooks/statistics/accumulator.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// The rows of the catalogue: that they are complete, and that the names which features record by
-// hand have one.
+// The statistics catalogue: it is complete, and it has a row for each name that features record
+// themselves.
 #include "hooks/statistics/catalogue.h"
 
 #include <gmock/gmock.h>

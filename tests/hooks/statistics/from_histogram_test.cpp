@@ -1,4 +1,4 @@
-// Statistics from histograms against those of one read of the same tensor.
+// Statistics computed from histograms against those of a read of the same tensor.
 #include "hooks/statistics/histogram.h"
 
 #include <ATen/ATen.h>
@@ -84,7 +84,7 @@ std::vector<Data> get_data(at::ScalarType dtype) {
           {"empty", at::empty({0}, dtype)}};
 }
 
-// The one pass keeps FP32 sums within a chunk: 2^-16 of the magnitudes is its promise.
+// The read keeps FP32 sums within a chunk; its documented bound is 2^-16 of the sum of magnitudes.
 void expect_near(double got, double expected, double magnitude) {
   if (std::isnan(expected)) {
     EXPECT_TRUE(std::isnan(got));
@@ -119,7 +119,7 @@ TEST_P(FromHistogramTest, all_codes_match_statistics_of_a_direct_read) {
   }
 }
 
-// All codes of finite numbers; NaN and Inf take no part in these sums.
+// All codes of finite numbers; these sums leave out NaN and Inf.
 TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
   for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
@@ -233,7 +233,7 @@ TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
     EXPECT_EQ(codes, expected);
 
     const int smallest_normal = GetParam() == at::kHalf ? -14 : -126;
-    MagnitudeCounts rough = expected;  // without the subnormals' own exponents
+    MagnitudeCounts rough = expected;  // subnormals share one exponent here
     std::int64_t subnormals = 0;
     while (!rough.exponents.empty() && rough.exponents.begin()->first < smallest_normal) {
       subnormals += rough.exponents.begin()->second;
@@ -300,7 +300,7 @@ TEST(HistogramNameTest, names_survive_a_round_trip) {
   }
 }
 
-// Hand-worked: the largest E4M3 is 448, the largest E5M2 57344.
+// Expected values are worked out by hand: E4M3's largest value is 448, E5M2's 57344.
 TEST(WhatIfScaleTest, current_scaling_takes_the_tensors_own_amax) {
   WhatIfScale scale({.amax = AmaxSource::current}, FormatId::e4m3);
   EXPECT_EQ(scale.next(2), 224);
@@ -316,14 +316,14 @@ TEST(WhatIfScaleTest, delayed_scaling_takes_the_amaxes_of_iterations_before) {
   EXPECT_EQ(recent.next(2), 1);  // nothing was seen before
   EXPECT_EQ(recent.next(4), 224);
   EXPECT_EQ(recent.next(kNan), 112);
-  EXPECT_EQ(recent.next(0), 112);  // an amax that is not finite, or zero, keeps the scale
+  EXPECT_EQ(recent.next(0), 112);  // a zero or non-finite amax keeps the scale
   EXPECT_EQ(recent.next(1), 112);
   EXPECT_EQ(recent.next(1), 448);
 
   WhatIfScale largest({.amax = AmaxSource::max, .history = 2, .margin = 2}, FormatId::e4m3);
   EXPECT_EQ(largest.next(4), 1);
   EXPECT_EQ(largest.next(2), 28);
-  EXPECT_EQ(largest.next(1), 28);  // the 4 is still in the history
+  EXPECT_EQ(largest.next(1), 28);  // the history still has the 4
   EXPECT_EQ(largest.next(1), 56);
   EXPECT_EQ(largest.next(1), 112);
 }

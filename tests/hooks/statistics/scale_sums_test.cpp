@@ -1,4 +1,4 @@
-// Sums of a scale's reads, and what is remembered from one iteration to the next.
+// Statistics of a tensor's scale, and what is remembered from one iteration to the next.
 #include "hooks/statistics/scales.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ ScaleRead get_read(const Given& given) {
   return read;
 }
 
-// Observes one tensor, iteration after iteration.
+// Observes one tensor in successive iterations.
 class Observer {
  public:
   ScaleSums see(std::int64_t iteration, const std::vector<Given>& reads) {
@@ -61,7 +61,7 @@ TEST(ScaleSums, measure_headroom_and_movement_of_the_amax) {
   const ScaleSums grown = of_one({.amax = 14, .scale_inv = 1.0 / 64});
   EXPECT_EQ(value(statistic("scale_headroom"), grown), -1);
   EXPECT_EQ(value(statistic("scale_staleness"), grown), 1);
-  // With a margin of 2 the scale stands for an amax of 7 / 4.
+  // With a margin of 2 the scale corresponds to an amax of 7 / 4.
   const ScaleSums fits = of_one({.amax = 1.75, .scale_inv = 1.0 / 64, .margin = 2});
   EXPECT_EQ(value(statistic("scale_headroom"), fits), 2);
   EXPECT_EQ(value(statistic("scale_staleness"), fits), 0);
@@ -112,7 +112,7 @@ TEST(ScaleSums, are_empty_for_an_empty_tensor) {
 TEST(ScaleSums, compare_the_scale_with_the_last_observed_iteration) {
   Observer observer;
   EXPECT_EQ(finish(statistic("scale_jump"), observer.see(0, {{.scale_inv = 1}})), std::nullopt);
-  // The largest up or down; a smaller scale_inv is a larger scale.
+  // The largest jump, up or down. A smaller scale_inv is a larger scale.
   EXPECT_EQ(value(statistic("scale_jump"), observer.see(5, {{.scale_inv = 0.5}, {.scale_inv = 4}})),
             -2);
   EXPECT_EQ(value(statistic("scale_jump"), observer.see(6, {{.scale_inv = 0.25}})), 4);
@@ -135,13 +135,13 @@ TEST(ScaleSums, count_the_iterations_of_a_history_that_nobody_updates) {
   const auto age = [&](std::int64_t iteration, std::vector<Given> reads) {
     return value(statistic("scale_age"), observer.see(iteration, reads));
   };
-  EXPECT_EQ(age(0, {{.updates = 3}}), 0);  // nothing is known of what was before
+  EXPECT_EQ(age(0, {{.updates = 3}}), 0);  // earlier updates are unknown
   EXPECT_EQ(age(1, {{.updates = 4}}), 0);
   EXPECT_EQ(age(2, {{.updates = 4}}), 1);
   EXPECT_EQ(age(12, {{.updates = 4}}), 11);
   EXPECT_EQ(age(13, {{.updates = 4}, {.updates = 5}}), 0);  // between two micro-batches
   EXPECT_EQ(age(14, {{.updates = 5}}), 1);
-  EXPECT_EQ(age(15, {{}}), 0);  // made from the tensor itself
+  EXPECT_EQ(age(15, {{}}), 0);  // a scale of current scaling
   EXPECT_EQ(age(16, {{}}), 0);
 }
 

@@ -1,5 +1,5 @@
-// From sums to recorded values: the definitions of the contract, special values, merging, and
-// which requests share a cast.
+// From sums to recorded values: definitions, special values, merging, and which requests share a
+// cast.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,7 +108,8 @@ TEST(FinishedStatistics, empty_tensors_give_nan_except_for_counters) {
 }
 
 TEST(FinishedStatistics, merged_shifted_parts_have_the_total_deviation) {
-  // The peer's merged variance subtracts the distance between the parts and yields NaN here.
+  // Transformer Engine's merged variance omits the distance between the means of the parts and is
+  // NaN here.
   std::vector<double> low, high, all;
   for (int i = 0; i < 1000; ++i) {
     low.push_back(1e6 + i % 3 - 1);
