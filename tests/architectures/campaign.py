@@ -1,4 +1,4 @@
-"""Checks telens.watch on tiny models of transformers: one class for each modeling file.
+"""Runs telens.watch on tiny models of transformers: one class for each modeling file.
 
     campaign.py RESULTS [--table FILE] [--only NAME ...] [--again] [--seconds S]
 
@@ -55,7 +55,7 @@ def reason_of(error: Exception) -> str:
 
 
 def in_child(case: Case, seconds: float) -> dict:
-    """Runs a class in a forked process, which starts with transformers imported."""
+    """Runs one class in a forked process, in which transformers is already imported."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

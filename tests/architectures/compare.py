@@ -79,7 +79,7 @@ def amax(tensor: torch.Tensor) -> float:
 
 @dataclass
 class Seen:
-    """Calls, elements and amaxes of one module in one step, counted by hooks."""
+    """The calls, elements and amaxes of one module in one step, as the hooks count them."""
 
     kind: str
     calls: int = 0
@@ -91,7 +91,7 @@ class Seen:
 
 
 class HookCount:
-    """Forward hooks on all modules, and a wrapper of scaled_dot_product_attention."""
+    """Installs forward hooks on all modules, and wraps scaled_dot_product_attention."""
 
     def __init__(self, model: nn.Module) -> None:
         self.step = 0
@@ -156,7 +156,7 @@ class HookCount:
 
 @dataclass
 class Training:
-    """Losses, and gradients and parameters after each step."""
+    """The losses, and the gradients and parameters after each step."""
 
     losses: list[float] = field(default_factory=list)
     tensors: list[torch.Tensor | None] = field(default_factory=list)
@@ -184,7 +184,7 @@ def train(
     inputs: Callable[[nn.Module, torch.Generator], dict[str, Any]],
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Training:
-    """Trains for STEPS steps on the mean square of all outputs."""
+    """Trains for STEPS steps. The loss is the mean square of all outputs."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     generator = torch.Generator().manual_seed(1)
@@ -212,7 +212,7 @@ def recorded(folder: str, statistic: str) -> dict[tuple[str, str, int], float]:
 
 
 def missing_rows(folder: str, seen: dict[tuple[str, int], Seen]) -> str | None:
-    """Returns the first difference between the rows and the hooks' counts, None if they agree."""
+    """Returns the first difference between the recorded rows and the hooks' counts, or None."""
     numel = recorded(folder, "numel")
     amaxes = recorded(folder, "cur_amax")
     for (layer, step), module in seen.items():

@@ -17,7 +17,7 @@ from transformers.models.auto import modeling_auto
 HIDDEN, HEADS, LAYERS, VOCABULARY = 32, 4, 2, 128
 POSITIONS, IMAGE, PATCH, TOKENS, BATCH = 64, 32, 8, 12, 2
 
-# (names of integers in configs, largest value), in order of precedence.
+# (names of integers in configs, largest value); the first match applies.
 _LIMITS = [
     (r"(.*_)?vocab_size(_.*)?|.*num_embeddings", VOCABULARY),
     (r"(.*_)?(num_)?(key_value|kv)_heads|n_kv_heads?|num_kv", HEADS // 2),
@@ -78,7 +78,7 @@ class Case:
         return self.name
 
 
-# The mappings in the order in which a class of a modeling file is chosen.
+# The mappings of transformers, in the order in which a class of a modeling file is chosen.
 _ORDER = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
@@ -123,7 +123,7 @@ def _limit(name: str) -> int | None:
 
 
 def _smaller(name: str, value: Any) -> Any:
-    """Returns the value for a tiny model, or the value itself."""
+    """Returns the value for a tiny model, or the value itself if it needs no change."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -150,7 +150,7 @@ def _tiny_values(config: PreTrainedConfig) -> dict[str, Any]:
     _keep_layer_types(config, values)
     heads = getattr(config, "num_heads", None)
     if isinstance(heads, (list, tuple)) and isinstance(getattr(config, "embed_dim", None), int):
-        # A pyramid: each stage doubles both.
+        # Sizes of a pyramid of stages: each doubles those of the one before.
         values.pop("num_heads", None)
         values["embed_dim"] = 8 * heads[0]
     if getattr(config, "kv_lora_rank", None):  # latent attention has as many keys as queries
@@ -159,7 +159,7 @@ def _tiny_values(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _keep_layer_types(config: PreTrainedConfig, values: dict[str, Any]) -> None:
-    """Keeps one layer of each kind."""
+    """Reduces the layers to one of each kind."""
     layers = values.get("num_hidden_layers")
     for name in ("layer_types", "layers_block_type", "mlp_layer_types"):
         kinds = vars(config).get(name)
@@ -168,7 +168,7 @@ def _keep_layer_types(config: PreTrainedConfig, values: dict[str, Any]) -> None:
 
 
 def _fix_rotary(config: PreTrainedConfig) -> None:
-    """Gives rotary embeddings a base, and sections that fit the size of a head."""
+    """Sets the base of rotary embeddings, and sections that fit the size of a head."""
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, dict):
         return
@@ -217,7 +217,7 @@ def build(case: Case) -> PreTrainedModel:
     try:
         return _build(model_class, config)
     except AttributeError:
-        # The class belongs to a part of the config.
+        # Whether the class is for a part of the config.
         part = getattr(config, "text_config", getattr(config, "decoder", None))
         if not isinstance(part, PreTrainedConfig):
             raise
@@ -225,7 +225,7 @@ def build(case: Case) -> PreTrainedModel:
 
 
 def _first(config: PreTrainedConfig, names: tuple[str, ...], default: Any) -> Any:
-    """Returns the first of the attributes that the config or one of its parts has."""
+    """Returns the first of these attributes that the config or one of its parts has."""
     for each in _all_configs(config):
         for name in names:
             value = getattr(each, name, None)
@@ -235,7 +235,7 @@ def _first(config: PreTrainedConfig, names: tuple[str, ...], default: Any) -> An
 
 
 def _candidates(model: PreTrainedModel, generator: torch.Generator) -> Iterator[dict[str, Any]]:
-    """Yields arguments of a forward, the most usual ones first."""
+    """Yields arguments of a forward, the most common ones first."""
     config = model.config
     arguments = inspect.signature(model.forward).parameters
 
@@ -302,7 +302,7 @@ def _candidates(model: PreTrainedModel, generator: torch.Generator) -> Iterator[
 
 
 def working_inputs(model: PreTrainedModel) -> int:
-    """Returns the number of the first candidate that the model's forward accepts.
+    """Returns the index of the first candidate that the model's forward accepts.
 
     Raises the error of the first candidate if it accepts none.
     """
@@ -319,5 +319,5 @@ def working_inputs(model: PreTrainedModel) -> int:
 
 
 def inputs_of(model: PreTrainedModel, index: int, generator: torch.Generator) -> dict[str, Any]:
-    """Returns new arguments of one forward: the candidate with this number."""
+    """Returns new arguments of one forward, of the candidate with this index."""
     return next(itertools.islice(_candidates(model, generator), index, None))

@@ -1,4 +1,4 @@
-"""Each argument of the PyTorch modules, each function and each recipe field, with a test of it.
+"""Each argument of the PyTorch modules, each function and each recipe field, with the test of it.
 
 Each test is listed once with all names that it covers. `contract.py` generates
 docs/internals/contract_arguments.md from it. tests/structure/test_contract_arguments.py compares
@@ -25,12 +25,12 @@ CACHED = "test_inference_params.py::test_cached_steps_equal_recomputing_whole_se
 RECIPES = "test_recipe_arguments.py::"
 SEEDS = "test_seed_arguments.py::"
 
-# Arguments of constructors and forwards that are taken at the values that change nothing.
+# Arguments of constructors and forwards that are only accepted with the value that has no effect.
 ONLY_NEUTRAL = (
     "use_grouped_tensor seq_length micro_batch_size fast_zero_fill pad_between_seqs bf16_backward"
 )
 
-# {test: arguments of whatever module}
+# {test: arguments, of any module}
 OF_ANY_MODULE = {
     "test_grouped_parameters.py::test_joined_parameter_matches_separate_parameters": (
         "single_grouped_weight single_grouped_bias"

@@ -98,7 +98,7 @@ def wrap(item: str) -> str:
 
 
 def render_promises() -> str:
-    """The page for users: only the statements."""
+    """The page for users, with statements only."""
     parts = [PROMISES_INTRODUCTION]
     for title, statements in CHAPTERS:
         lines = [wrap(f"- {statement.text}") for statement in statements]
@@ -107,7 +107,7 @@ def render_promises() -> str:
 
 
 def render_arguments() -> str:
-    """The page of names: sorted, each with the test that uses it."""
+    """The page of names, sorted, each with the test that uses it."""
     parts = [ARGUMENTS_INTRODUCTION]
     for title, table in ARGUMENT_TABLES.items():
         lines = [f"## {title}", "", "| name | test |", "|---|---|"]

@@ -1,4 +1,4 @@
-"""The source of a promise of docs/internals/contract.md."""
+"""The type of the statements in docs/internals/contract.md."""
 
 from dataclasses import dataclass
 

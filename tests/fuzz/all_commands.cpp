@@ -78,7 +78,8 @@ std::string replace(std::string text, std::string_view name, const std::string& 
   return at == std::string::npos ? text : text.replace(at, name.size(), value);
 }
 
-// The maximum elapsed time as a multiple of the processor time: a busy machine delays the command.
+// The maximum elapsed time as a multiple of the processor time, because a busy machine delays the
+// command.
 constexpr int kMostWaiting = 30;
 
 struct Limits {
@@ -157,8 +158,8 @@ class Campaign {
   }
 
  private:
-  // A child runs command `first` and the following ones until one does not return. Returns the next
-  // command.
+  // A child runs the command with index `first` and the following ones until one of them does not
+  // return. Returns the index of the next command.
   std::size_t run_from(std::size_t first, Json& results) {
     std::array<int, 2> pipe{};
     std::array<int, 2> go{};

@@ -46,8 +46,8 @@ BAD = (
     "worse repair",
 )
 BLIND_CHANGES = {change.__name__ for change in BLIND}
-# malloc returns NULL above 1 GB, as on a machine without more memory: HDF5 allocates by a file's
-# numbers before it reads anything. `new` ends the program.
+# malloc returns NULL above 1 GB, as on a machine with no more memory: HDF5 allocates what a file's
+# numbers say before it reads anything. `new` ends the program.
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:malloc_context_size=2:"
     "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
@@ -122,7 +122,8 @@ def _write(command):
 
 
 def damaged_files(seeds, target, numbers, seed):
-    """Yield (name, change, intact file) for each damaged file, which is at ``target`` meanwhile.
+    """Yield (name, change, intact file) for each damaged file, which exists at ``target`` until the
+    next one.
 
     One of four is a crafted file, as long as there are any; the others have damaged bytes. A file
     does not depend on which other files are requested.
@@ -188,8 +189,9 @@ class Judge:
         return _result(self._all_commands.read(path), "content {run}")
 
     def verdict(self, path, intact, everything=True):
-        """Return (verdict, details). If not ``everything``, skip commands that have nothing else
-        to read."""
+        """Return (verdict, details). If not ``everything``, skip commands that read nothing
+        more.
+        """
         answer = self._all_commands.read(path if everything else f"some {path}")
         if not everything and self._has_more(answer, self._intact[intact]):
             return self.verdict(path, intact)

@@ -12,8 +12,8 @@ from stored_rows import store, store_zeros
 
 PACKED = ("records", "histograms", "ledger", "blocks")
 PLAIN = ("scalars", "events", "drops", "end")
-# Rows that take no space in a file. A reader reads all records at once; other tables would take
-# more than a gigabyte, and lists that double grow by a chunk more than a power of two.
+# Rows that take no space in a file. A reader reads all records at once, so more of other tables
+# would take over a gigabyte; lists that double grow by one chunk beyond a power of two.
 MANY = (8 << 20) + 1024
 INFLATING = {"records": 2**20, "histograms": MANY, "ledger": MANY, "blocks": MANY}
 TEXT_ATTRIBUTES = ("telens_version", "run_id")

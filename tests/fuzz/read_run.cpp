@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// In memory if possible: the target writes a file for each input.
+// In memory if possible, because the target writes a file for each input.
 fs::path fast_folder() {
   const fs::path memory = "/dev/shm";
   return fs::is_directory(memory) ? memory : fs::temp_directory_path();

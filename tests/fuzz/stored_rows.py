@@ -9,7 +9,7 @@ CHECKSUM_BYTES = 4
 
 
 def store(file, path, rows):
-    """Replace all rows of a table. A tail or a single value gets as many rows as it has."""
+    """Replace all rows of a table. A tail, or a single value, gets as many rows as it has."""
     checksums = file.attrs["schema_version"] >= FIRST_WITH_CHECKSUMS
     dataset = file[path]
     packed = f"{path}_tail" in file
@@ -44,7 +44,7 @@ def checksum(content: bytes, number: int) -> int:
 def _store_checksums(dataset, rows, first):
     if dataset.chunks is not None:
         dataset.resize((len(rows),))
-    # Slices: a single element would lose its trailing zeros.
+    # Slices, because NumPy drops trailing zeros of a single element.
     dataset[...] = [checksum(rows[i : i + 1].tobytes(), first + i) for i in range(len(rows))]
 
 

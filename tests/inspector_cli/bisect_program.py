@@ -1,4 +1,5 @@
-"""Stands for a training: passes where its configuration keeps what is planted in high precision.
+"""Stands for a training: succeeds if its configuration keeps the planted layers or GEMMs in high
+precision.
 
 bisect_program.py PLANT [LOG], PLANT a JSON object:
   needs       names of layers, or [layer, gemm]: all of them have to be in high precision
@@ -20,7 +21,7 @@ GEMMS = ("fprop", "dgrad", "wgrad")
 
 
 def in_high_precision(text):
-    """{(layer, gemm)} of sections as telens bisect writes them."""
+    """{(layer, gemm)} of the sections that telens bisect writes."""
     high, layers = set(), []
     for line in text.splitlines():
         if not line.startswith(" "):

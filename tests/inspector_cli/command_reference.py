@@ -25,7 +25,7 @@ def text_of_help(*command: str) -> str:
 
 
 def subcommands() -> list[str]:
-    """Return the names that `telens --help` lists, which are those before its options."""
+    """Return the subcommands that `telens --help` lists before its options."""
     listed = text_of_help().partition("\nOptions:\n")[0]
     return [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
 

@@ -1,4 +1,4 @@
-"""Runs of known content, and the command as a function."""
+"""Fixtures with runs of known content and with the command as a function."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import time
 import pytest
 from recorded_training import Training
 
-# A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
+# A shell that runs the tests in the background makes them, and the programs that they start, ignore
+# Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def built_programs():
 
 
 def bytes_counted(file):
-    """What COUNT_READS has counted so far in its file; 0 before it has begun."""
+    """Returns the count that COUNT_READS has written to its file; 0 before it has started."""
     content = file.read_bytes() if file.exists() else b""
     return int.from_bytes(content, sys.byteorder)
 
@@ -69,7 +70,7 @@ def run_file(log_dir):
 
 @pytest.fixture(scope="session")
 def one_rank(tmp_path_factory):
-    """The histograms of write_histograms.cpp."""
+    """A run with the histograms of write_histograms.cpp."""
     log_dir = tmp_path_factory.mktemp("one_rank")
     subprocess.run([WRITE_HISTOGRAMS, str(log_dir), "0"], check=True)
     return log_dir
@@ -84,14 +85,14 @@ def two_ranks(tmp_path_factory):
 
 
 def age(log_dir, rank=0, seconds=3600):
-    """Dates the last change of a rank's file back."""
+    """Moves the time of the last change of a rank's file into the past."""
     (path,) = log_dir.glob(f"telens/*/rank{rank:05}.h5")
     changed = time.time() - seconds
     os.utime(path, (changed, changed))
 
 
 class Lines:
-    """What a run is to hold, as write_lines.cpp reads it."""
+    """The content of a run in the format of write_lines.cpp."""
 
     def __init__(self):
         self.lines = []
@@ -120,7 +121,7 @@ class Lines:
         self.lines.insert(0, f"config\t{json.dumps(config)}")
 
     def boot(self, boot_id):
-        """The boot of another machine; "-": none, as in older files."""
+        """Sets the boot ID, as on another machine; "-": none, as in older files."""
         self.lines.insert(0, f"boot\t{boot_id}")
 
     def host(self, name):
@@ -134,7 +135,7 @@ class Lines:
             self.event(iteration, "warm_up", "no amax history yet: the scale is 1", layer)
 
     def end(self, reason):
-        """As an exception ends a program."""
+        """Ends the run as an exception with these words does."""
         self.lines.append(f"end\t{reason}")
 
     def kill(self):

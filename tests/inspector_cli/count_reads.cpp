@@ -12,14 +12,14 @@
 #include <atomic>
 #include <cstdint>
 
-// The command's main(): see CMakeLists.txt.
+// The command's main() under another name: see CMakeLists.txt.
 int telens_main(int argc, char** argv);
 
 namespace {
 
 std::atomic<std::int64_t>* bytes_read = nullptr;
 
-// Maps FILE as the counter; false if that fails.
+// Maps FILE as the counter; returns false if that fails.
 bool map_counter(const char* file) {
   const int descriptor = ::open(file, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (descriptor < 0 || ::ftruncate(descriptor, sizeof *bytes_read) != 0) return false;

@@ -1,4 +1,4 @@
-"""A configuration and the layers of a model that it is about."""
+"""An example configuration and the layers of a model to which it applies."""
 
 CONFIG = """\
 watch:

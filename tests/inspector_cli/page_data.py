@@ -1,4 +1,4 @@
-"""What a page of `telens plot --out x.html` holds: its elements, and the data that it draws."""
+"""The elements and data of a page that `telens plot --out x.html` writes."""
 
 import html.parser
 import json
@@ -32,7 +32,7 @@ class Page(html.parser.HTMLParser):
 
 
 def charts_of(text):
-    """{title: chart} of a page, in their order."""
+    """{title: chart} of a page, in the order of the page."""
     return {chart["title"]: chart for chart in Page(text).data["charts"]}
 
 

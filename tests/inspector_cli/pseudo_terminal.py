@@ -1,4 +1,4 @@
-"""The command on a terminal of a given width."""
+"""Runs the command on a terminal of a given width."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from conftest import COMMAND
 
 
 def on_terminal(columns, *arguments):
-    """What a terminal of so many columns gets, without its colors."""
+    """Returns the output on a terminal with this many columns, without colors."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     with subprocess.Popen(

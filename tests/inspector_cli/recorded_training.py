@@ -1,4 +1,4 @@
-"""What a flight recorder would have written of a training, number by number."""
+"""A simulated training with the statistics that a flight recorder would write."""
 
 import math
 import random
@@ -8,7 +8,7 @@ LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
 
 
 class Training:
-    """What a flight recorder would have written of a healthy run; tests change single numbers."""
+    """The records of a healthy run; tests change some of the values."""
 
     def __init__(self, seed=1):
         noise = random.Random(seed)
@@ -18,7 +18,7 @@ class Training:
             for number, layer in enumerate(LAYERS):
                 for tensor, size in (("weight", 0.1), ("activation", 1.0), ("gradient", 1e-3)):
                     wobble = 1e-3 if tensor == "weight" else 0.1
-                    # Weights move a little in each step, and steadily.
+                    # Weights change little from step to step.
                     rms = size * (1 + 0.1 * number) * (1 + wobble * noise.gauss(0, 1))
                     self.put(step, layer, tensor, rms)
 
@@ -39,7 +39,7 @@ class Training:
     def follow_with_scales(
         self, layer, tensor, held_from=STEPS, wrong_from=STEPS, bits=0, margin=0
     ):
-        """The scale of delayed scaling, made of the amax before; held or wrong from a step on."""
+        """Delayed scaling: the scale of the amax before, constant from `held_from` on, or wrong."""
         stands_for = None
         for step in range(1, STEPS):
             amax = math.log2(self.values[step, layer, tensor, "cur_amax"])

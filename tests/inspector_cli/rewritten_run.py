@@ -1,4 +1,4 @@
-"""A run of other values."""
+"""Copies a run with other values."""
 
 import shutil
 
@@ -6,7 +6,9 @@ import h5py
 
 
 def without_checksums(file):
-    """Makes an open file one of the last schema version that had none: h5py does not keep them."""
+    """Turns an open file into the last schema version without checksums, which h5py cannot
+    update.
+    """
     for group in (file, file["names"]):
         for name in [name for name in group if name.endswith("_crc")]:
             del group[name]
@@ -14,7 +16,7 @@ def without_checksums(file):
 
 
 def rewritten(run_file, folder, value_of):
-    """A copy of the run with the values of value_of(iteration, layer, tensor, statistic)."""
+    """Copies the run with the values of value_of(iteration, layer, tensor, statistic)."""
     path = folder / "rank00000.h5"
     shutil.copy(run_file, path)
     with h5py.File(path, "r+", libver="latest") as file:

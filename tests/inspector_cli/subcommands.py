@@ -1,4 +1,4 @@
-"""All subcommands, and the command lines with which the tests run them.
+"""All subcommands, with the command lines that the tests run.
 
 Add a row for a new subcommand. Each column is one check; it holds command lines, or the reason why
 the check does not apply:

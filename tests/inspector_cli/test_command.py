@@ -117,8 +117,8 @@ def test_stats_filters(telens, log_dir, filters, expected):
 
 
 def test_stats_ranks_finite_tensors_by_cast_loss(telens, log_dir):
-    # Before iteration 30 all is finite; gradients lose 10 % and more to underflow, one activation
-    # 1 %, and clips 0.25 %, which counts 16 times: 5 %.
+    # Before iteration 30 all values are finite. Gradients lose 10 % or more to underflow. One
+    # activation loses 1 % and clips 0.25 %, which counts 16 times, so 5 %.
     rows = rows_of(telens("stats", log_dir, "--format", "csv", "--iterations", "25:29"))
     assert {row["nonfinite"] for row in rows} == {"0"}
     keys = [(row["layer"], row["tensor"], row["overflows%"]) for row in rows[3:6]]
@@ -131,7 +131,7 @@ def test_stats_breaks_ties_by_relative_error(telens, run_file, tmp_path):
 
     def change(_, layer, tensor, statistic):
         if statistic == "mse":
-            # The amax is larger where the relative error is smaller: mse alone would mislead.
+            # The amax is larger where the relative error is smaller, so mse gives another order.
             return errors[layer] * 1e-6 * (5 - errors[layer]) ** 2
         if statistic == "cur_amax":
             return 5 - errors[layer] if tensor == "activation" else 1.0
@@ -187,7 +187,7 @@ def test_many_events_of_a_kind_hide_no_other(telens, run_file, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_ranks(write_run):
-    """Rank 1 ended before anything went wrong."""
+    """Two ranks, of which rank 1 ended before anything went wrong."""
     log_dir = write_run()
     return write_run(log_dir=log_dir, rank=1, iterations=20)
 
@@ -198,7 +198,7 @@ def test_stats_shows_only_the_chosen_rank(telens, two_ranks):
         assert len(rows) == 8
         return {(row["iterations"], row["nonfinite"]) for row in rows}
 
-    # One tensor has a histogram too, in an iteration of its own.
+    # One tensor also has a histogram, in another iteration.
     assert of("--rank", 0) == {("40", "30"), ("40", "24"), ("40", "0"), ("41", "0")}
     assert of("--rank", 1) == {("20", "0"), ("21", "0")}
     assert of() == of("--rank", 0)
@@ -208,7 +208,7 @@ def test_plot_shows_only_the_chosen_rank(telens, two_ranks):
     def of(rank):
         result = telens("plot", two_ranks, "--stat", "cur_amax", "--rank", rank)
         assert result.returncode == 0, result.stderr
-        # Below the marks stands what they mean.
+        # Below the plot there is a legend.
         text, legend, _ = result.stdout.partition(". = 0 ")
         assert legend
         return text

@@ -1,4 +1,4 @@
-"""Damaged rows are counted and left out; files of earlier schema versions open as ever."""
+"""Damaged rows are counted and left out. Files of earlier schema versions can be read."""
 
 import gzip
 import os
@@ -14,7 +14,7 @@ DATA = pathlib.Path(__file__).parent / "data"
 
 
 def flip(path, dataset, byte):
-    """Changes a byte of a dataset of which one chunk, or its only piece, is in the file."""
+    """Changes a byte of a dataset's only chunk, or of its only piece, in the file."""
     with h5py.File(path, "r", swmr=True) as file:
         opened = file[dataset]
         begin = opened.id.get_offset()

@@ -1,4 +1,4 @@
-"""Names and texts of a run file are untrusted: output, CSV and pages escape them."""
+"""Names and texts in a run file are untrusted: text output, CSV and pages escape them."""
 
 import csv
 import io
@@ -17,8 +17,8 @@ from page_data import Page
 from rewritten_run import without_checksums
 from subcommands import command_lines, fill
 
-# A title of the terminal, a forged line, a reversed direction, no UTF-8, markup, and what XML 1.0
-# has no place for.
+# Names with a terminal title, a forged line, reversed direction, invalid UTF-8, markup, and
+# characters that XML 1.0 does not allow.
 HOSTILE = [
     b"=HYPERLINK(1)",
     b"+cmd|' /C calc'!A0",
@@ -37,7 +37,8 @@ def hostile(number):
 
 
 def rename(path, *kinds):
-    """Other names of these kinds; tensors and statistics keep theirs."""
+    """Renames the entries of these kinds in a run file to hostile names, and adds hostile
+    attributes."""
     with h5py.File(path, "r+", libver="latest") as file:
         for kind in kinds:
             names = file["names/" + kind]
@@ -56,7 +57,7 @@ def rename(path, *kinds):
 
 @pytest.fixture(scope="module")
 def run(run_file, tmp_path_factory):
-    """The run of write_run."""
+    """The run of write_run with hostile names."""
     path = tmp_path_factory.mktemp("hostile") / "rank00000.h5"
     shutil.copy(run_file, path)
     return rename(path, "layer", "gemm", "word")
@@ -64,7 +65,7 @@ def run(run_file, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory):
-    """Runs that part, with what the run of write_run has none of: a ledger and histograms."""
+    """Runs that differ, with what the run of write_run does not have: a ledger and histograms."""
 
     def write(amax):
         lines = Lines()

@@ -1,4 +1,4 @@
-"""telens plan with configurations larger than any person writes: linear time, short messages."""
+"""telens plan with very large configurations: it takes linear time and prints short messages."""
 
 import os
 import resource
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 ITEMS = 100_000
-# A quadratic path takes more than a minute of a processor; the command takes 1 to 3 s.
+# Quadratic time would be more than a minute of processor time; the command takes 1 to 3 s.
 SECONDS = 30
 MEGABYTES = 1500
 FEATURE = "LogTensorStats: {enabled: True, tensors: [gradient], stats: [std]}"

@@ -1,4 +1,4 @@
-"""telens plan with something else than a text, as a checkpoint or a run file."""
+"""telens plan with a file that is not text, such as a checkpoint or a run file."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Files that the system does not let the command read: it names the cause, and no damage."""
+"""Files that the system does not let the command read: the message names the cause, not damage."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ NOBODY = 65534  # the id of the user without rights
 
 @pytest.fixture
 def without_rights():
-    """The command as a user whom the rights of files bind; root reads everything."""
+    """Runs the command as a user without access rights; root can read everything."""
 
     def give_up_root():
         if os.geteuid() == 0:
@@ -46,7 +46,7 @@ def without_rights():
 
 @pytest.fixture
 def two_runs(log_dir):
-    """A log_dir that another user may read: pytest's own folders are closed to others."""
+    """A log_dir that another user may read; pytest's own folders are closed to others."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "logs"
         shutil.copytree(log_dir, copy)
@@ -132,7 +132,7 @@ def test_too_many_links_are_named(telens, tmp_path):
 )
 @pytest.mark.parametrize("command", ["info", "stats", "repair"])
 def test_too_many_open_files_are_not_damage(run_file, command):
-    """Whatever the number is that the command needs, one less is told as what it is."""
+    """If the limit is one less than needed, at any point, the message names the limit."""
     causes = set()
     for most in range(3, 12):
         result = subprocess.run(

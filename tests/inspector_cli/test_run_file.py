@@ -14,7 +14,7 @@ import read_run
 
 
 def table(file, name):
-    """A packed table with its tail: the recipe of docs/run_file.md."""
+    """Reads a packed table with its tail as docs/run_file.md says."""
     count, tail = int(file[name + "_count"][()]), file[name + "_tail"][:]
     rows = file[name][:]
     return np.concatenate([rows, tail[: max(0, count - len(rows))]])

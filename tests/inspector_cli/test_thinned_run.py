@@ -1,4 +1,4 @@
-"""A run in several files that continue each other, of which the first was thinned."""
+"""A run in several consecutive files, of which the first was thinned."""
 
 import h5py
 import pytest

@@ -76,7 +76,7 @@ void write(RunWriter& writer, const std::vector<std::string>& cells) {
   }
 }
 
-// A file's last line: how it ends, where that is not clean.
+// The last line of a file, which says how it ends if it is not closed cleanly.
 bool ends(RunWriter& writer, const std::string& line) {
   if (line == "kill") {
     writer.flush();
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   options.run_id = "run";
   if (argc > 2) options.rank = std::atoi(argv[2]);
   if (argc > 3) options.world_size = std::atoi(argv[3]);
-  options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
+  options.on_full = OnFull::block;  // if the machine is busy, no rows must be dropped
   std::string line;
   bool goes_on = static_cast<bool>(std::getline(std::cin, line));
   for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   const auto writer = RunWriter::open(options);
   for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
     if (ends(*writer, line)) return 0;
-    write(*writer, split_cells(line));  // as it comes: a test may follow the run
+    write(*writer, split_cells(line));  // written at once: a test may read the growing run
   }
   writer->close();
   return writer->error().empty() ? 0 : 1;

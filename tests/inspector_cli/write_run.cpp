@@ -1,9 +1,10 @@
 // Writes the run that the tests of the command look at: write_run LOG_DIR RUN_ID [ITERATIONS
 // [RANK [RANKS]]], the files of RANKS ranks from RANK on, which are alike.
 //
-// Four layers, an activation and a gradient each. In iteration 30 the activation of layers.2.fc1
-// becomes non-finite, after its FP8 cast has overflowed from iteration 25 on; layers.3.fc1 follows
-// in 32. With ITERATIONS 0 the run is empty. With ITERATIONS -1 it waits to be killed after 40.
+// Four layers, each with an activation and a gradient. In iteration 30 the activation of
+// layers.2.fc1 becomes non-finite, after its FP8 cast has overflowed from iteration 25 on;
+// layers.3.fc1 follows in 32. With ITERATIONS 0 the run is empty. With ITERATIONS -1 the program
+// waits to be killed after iteration 40.
 #include <unistd.h>
 
 #include <array>
@@ -54,10 +55,10 @@ void add_layer(Iteration& records, std::int64_t i, int number) {
   records.add(layer, "gradient", "dgrad", "underflows%", 10 + number);
 }
 
-// The usual length of a run.
+// The default number of iterations.
 constexpr std::int64_t kUsual = 40;
 
-// False: it could not be recorded.
+// Returns false if the run could not be recorded.
 bool write(const RunOptions& options, std::int64_t asked) {
   const bool waits = asked < 0;
   const std::int64_t iterations = waits ? kUsual : asked;
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
   RunOptions options;
   options.log_dir = argv[1];
   options.run_id = argv[2];
-  options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
+  options.on_full = OnFull::block;  // if the machine is busy, no rows must be dropped
   options.config_text = "everything:\n  enabled: True\n";
   options.environment = {{"torch", "2.11.0"}};
   const std::int64_t iterations = argc > 3 ? std::atoll(argv[3]) : kUsual;

@@ -1,4 +1,4 @@
-"""Finding causes: Diagnosis during a training, and subcommands of telens."""
+"""Finding causes: Diagnosis during a training, and the subcommands of telens."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""Attention: its kernels, blocks, FP8 and functions of scores, as Transformer Engine names them."""
+"""Attention: kernels, blocks, FP8 and score functions, with Transformer Engine's names."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""The seven calls: when features are called, their arguments, and the effect of their results."""
+"""The seven calls: when features are called, the arguments of the calls, and what results do."""
 
 from statement import Statement
 
@@ -149,7 +149,7 @@ STATEMENTS = (
         "wgrad; output, dgrad and wgrad come out of them.",
         "WatchedLinear.calls_follow_the_contract_order",
     ),
-    # ---- what comes of the answers
+    # ---- effects of the answers
     Statement(
         "`modify_tensor` outranks `fp8_gemm_enabled`.",
         "test_contract_calls.py::test_modify_tensor_outranks_fp8_gemm_enabled",

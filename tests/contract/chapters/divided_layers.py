@@ -1,4 +1,4 @@
-"""Layers, heads and sequences that ranks share as Transformer Engine divides them."""
+"""Layers, heads and sequences that are divided among ranks as in Transformer Engine."""
 
 from statement import Statement
 

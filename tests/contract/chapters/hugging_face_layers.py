@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers that take our layers."""
+"""Models of Hugging Face's transformers with our layers."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""The text logs, and the environment variables that rule them."""
+"""The text logs, and the environment variables that control them."""
 
 from statement import Statement
 

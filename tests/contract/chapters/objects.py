@@ -1,4 +1,4 @@
-"""Objects that feature classes and scripts touch."""
+"""The objects that feature classes and scripts use."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""Complaints of the peer's users, which must not apply here."""
+"""Complaints of users of Transformer Engine, which must not apply to TELens."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""Ranks that share experts, sequences, heads or a vocabulary."""
+"""Experts, sequences, heads or a vocabulary that are divided among ranks."""
 
 from statement import Statement
 

@@ -1,4 +1,4 @@
-"""Statistics: the meaning of each name, and how parts and ranks are merged."""
+"""Statistics: what each name means, and how micro-batches and ranks are merged."""
 
 from statement import Statement
 

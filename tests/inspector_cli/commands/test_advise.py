@@ -1,4 +1,4 @@
-"""telens advise: which recipe fits, and which layers stay in BF16."""
+"""telens advise: which recipe it suggests, and which layers stay in BF16."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ TYPICAL = {"fp8_current_scaling": 0.04, "mxfp8": 0.03, "nvfp4": 0.11}  # errors 
 
 @pytest.fixture
 def advise(telens, lines, tmp_path):
-    """Asks about a run with {(recipe, layer, tensor): (underflows %, error)} that are unusual."""
+    """Runs the command on a run with these unusual values of (recipe, layer, tensor)."""
 
     def run(unusual, recipes=("fp8_current_scaling", "mxfp8"), options=("--format", "json")):
         for step in range(3):
@@ -75,7 +75,7 @@ def test_the_recipe_that_fits_is_recommended(advise):
 
 @pytest.mark.parametrize(
     ("error", "fits"),
-    # E4M3 by E4M3: 3 sqrt(2 (1/16)^2 / 3) = 0.153; both operands of fprop have the error.
+    # E4M3 by E4M3: 3 sqrt(2 (1/16)^2 / 3) = 0.153, because both operands of fprop have the error.
     [(0.05, True), (0.10, True), (0.115, False)],
 )
 def test_a_gemm_may_have_three_times_the_error_of_rounding(advise, error, fits):

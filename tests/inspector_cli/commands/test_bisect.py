@@ -1,4 +1,4 @@
-"""telens bisect, with a program in a training's place that knows what it needs."""
+"""telens bisect with a program that stands for a training and knows which layers it needs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LAYERS = [f"layers.{i}.fc1" for i in range(200)]
 
 
 class Bisect:
-    """A search in a folder of its own; the program's log says how often it ran."""
+    """A search in its own folder; a log of the program counts its runs."""
 
     def __init__(self, folder, layers=LAYERS):
         self.folder = folder
@@ -50,7 +50,7 @@ class Bisect:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
     def result(self):
-        """{(layer, gemm)} of the configuration that the search wrote."""
+        """Returns {(layer, gemm)} of the configuration that the search wrote."""
         text = (self.dir / "high_precision.yaml").read_text()
         found = set()
         for section in re.split(r"^(?=\w)", text, flags=re.MULTILINE):
@@ -70,7 +70,7 @@ def whole(*layers):
     return {(layer, gemm) for layer in layers for gemm in ("fprop", "dgrad", "wgrad")}
 
 
-# The last three are what cutting takes longest for.
+# The last case takes the most runs.
 PLANTS = [random.Random(seed).sample(range(200), 3) for seed in range(3)] + [[197, 198, 199]]
 
 
@@ -79,7 +79,7 @@ def test_3_of_200_layers_are_found_within_40_runs(bisect, places):
     layers = [LAYERS[i] for i in places]
     out, err = bisect.run({"needs": layers}, "--depth", "layer")
     assert bisect.result() == whole(*layers)
-    # 2 runs at the ends, 3 * (9 + 1) of cuts, 2 of those that check the entries.
+    # 2 runs of the whole range, 3 * (9 + 1) that halve it, 2 that check the entries.
     assert bisect.runs() <= 34
     assert err == ""
     assert f"({bisect.runs()} runs in total)" in out
@@ -121,7 +121,9 @@ def test_each_entry_has_the_run_that_failed_without_it(bisect):
 
 
 def test_warns_if_more_high_precision_fails(bisect):
-    """Layer 10 alone passes; beside layer 0 it fails, and beside both 0 and 50 it passes again."""
+    """Only layer 10 in high precision passes; with layer 0 it fails, and with 0 and 50 it
+    passes.
+    """
     plant = {"needs": [LAYERS[10]], "upset_by": LAYERS[0], "unless": LAYERS[50]}
     _, err = bisect.run(plant, "--depth", "layer")
     assert bisect.result() == whole(LAYERS[10])
@@ -185,7 +187,7 @@ def test_a_run_that_hangs_has_failed(bisect):
 
 
 def test_check_command_judges_run(bisect, tmp_path):
-    """The program always ends well; the check looks at the configuration that it was given."""
+    """The program always succeeds; the check looks at the configuration that it was given."""
     plant = {}
     check = f"""! ls {{log_dir}} 2>/dev/null; test "$(sed -n '/{LAYERS[42]}"$/p' {{config}})" """
     bisect.run(plant, "--depth", "layer", "--check", check)
@@ -257,7 +259,7 @@ def test_layers_are_required_without_a_session(bisect, tmp_path):
 
 
 def test_a_program_that_fails_shows_its_last_lines(bisect, monkeypatch):
-    """Also if it failed before it trained, and the error follows the output."""
+    """Even if it failed before it trained. Its error follows its output."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     program = "for i in range(20): print('line', i)\nraise ValueError('no such file')"
     command = [COMMAND, "bisect", "--dir", bisect.dir, "--", sys.executable, "-c", program]

@@ -1,4 +1,4 @@
-"""telens diagnose, on runs whose every number is known."""
+"""telens diagnose on runs of which every number is known."""
 
 import json
 import math
@@ -228,7 +228,9 @@ def test_infinite_gradients_of_a_skipped_step_are_a_loss_scalers(findings, train
 
 
 def overflow_in_steps(training, steps, nan_layers=()):
-    """Gradients are infinite in these steps; LAYERS[-1] has the first one of the backward pass."""
+    """Gradients are infinite in these steps, first in LAYERS[-1] in the order of the backward
+    pass.
+    """
     for step in steps:
         for layer in LAYERS:
             training.values[step, layer, "gradient", "nonfinite"] = 7
@@ -263,7 +265,7 @@ def test_initial_nan_gradient_is_not_an_overflow(findings, training):
 
 
 def overflows(lines, log_dir, iterations, weight=1.0, sparse=False):
-    """A layer whose gradients overflow in these iterations, and whose weight then stays."""
+    """The gradients of a layer overflow in these iterations, so its weight does not change."""
     for number, iteration in enumerate(iterations):
         lines.record(iteration, LAYERS[0], "gradient", "nonfinite", 7)
         lines.record(iteration, LAYERS[0], "weight", "l2_norm", 1 + number / 1000)
@@ -342,7 +344,9 @@ def test_an_expert_that_gets_nothing(findings, training):
 
 
 def experts(lines, tmp_path, reads, every, amax):
-    """Three experts without numel, read so many times; `amax(expert, read)`: of their inputs."""
+    """Three experts without numel, with this many reads; `amax(expert, read)` is that of the
+    input.
+    """
     for read in range(reads):
         for expert in range(3):
             layer = f"moe.gemm_{expert}"
@@ -494,7 +498,7 @@ def test_empty_run_gives_no_findings(telens, write_run):
 
 
 def seconds_of_diagnosis(telens, lines, folder, steps):
-    """Of a processor, for a run with so many iterations."""
+    """Returns the processor time of a diagnosis of a run with this many iterations."""
     for step in range(steps):
         lines.record(step, "fc1", "weight", "std", 0.1)
         lines.record(step, "fc1", "weight", "mean", 1e-3 + 1e-9 * (step % 7))
@@ -509,7 +513,9 @@ def seconds_of_diagnosis(telens, lines, folder, steps):
 
 
 def test_the_time_grows_with_the_run_not_with_its_square(telens, tmp_path):
-    """Four times the run would take 16 times as long, if each point searched the whole past."""
+    """A run four times as long would take 16 times as long if each point searched the whole
+    past.
+    """
     short, whole = (
         seconds_of_diagnosis(telens, Lines(), tmp_path / str(steps), steps)
         for steps in (12_500, 50_000)

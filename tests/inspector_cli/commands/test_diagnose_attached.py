@@ -1,4 +1,4 @@
-"""telens diagnose, on runs of ordinary torch models and on harmless oddities of healthy ones."""
+"""telens diagnose on runs of ordinary torch models, and on unusual but healthy runs."""
 
 import pytest
 from conftest import Lines
@@ -9,7 +9,7 @@ PROJECTIONS = ["layers.0.attn.q", "layers.0.attn.k", "layers.0.attn.o"]  # in fo
 
 
 def miss_gradients(training, layers, steps=EVERY_TENTH):
-    """The optimizer trains these weights and receives no gradient."""
+    """The optimizer changes these weights, although no gradient is recorded for it."""
     for layer in layers:
         for key in [key for key in training.values if key[1:3] == (layer, "gradient")]:
             del training.values[key]
@@ -67,7 +67,7 @@ def test_parallel_projections_are_not_compared(findings, training, same_input):
         for number, layer in enumerate(PROJECTIONS):
             training.put(step, layer, "weight", 0.1 + 1e-4 * step)
             training.put(step, layer, "activation", 1.0 if same_input else 1.0 + 0.1 * number)
-            # Gradients of queries fall, and gradients of keys grow.
+            # The gradients of queries fall, those of keys grow.
             factor = (0.25, 4, 1)[number] if step >= 12 else 1
             training.put(step, layer, "gradient", 1e-3 * factor)
     found = [where(each)[:2] for each in findings(training)]

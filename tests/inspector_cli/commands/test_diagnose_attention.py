@@ -1,4 +1,4 @@
-"""telens diagnose of attention: exploding logits, collapsing entropy, and what is neither."""
+"""telens diagnose on attention: exploding logits, collapsing entropy, and healthy runs."""
 
 import json
 import math
@@ -11,7 +11,7 @@ CORES = ["layers.0.core_attention", "layers.1.core_attention"]
 
 
 class Attention:
-    """The statistics of scores of a healthy training; tests change them from a step on."""
+    """Statistics of the scores in a healthy training; tests change them from a step on."""
 
     tensor = "scores"
 
@@ -31,7 +31,9 @@ class Attention:
         }
 
     def change(self, layer, first, **statistics):
-        """Each statistic becomes what its function makes of it and the steps since `first`."""
+        """Replaces statistics from step `first` on: by a value, or by function(old value, steps
+        since).
+        """
         for step in range(first, STEPS):
             values = self.values[step, layer]
             for name, made in statistics.items():

@@ -1,4 +1,4 @@
-"""telens diagnose of losses that rise or stand still, and of optimizers without their state."""
+"""telens diagnose on losses that rise or do not fall, and on optimizers that lost their state."""
 
 import random
 
@@ -7,7 +7,7 @@ from recorded_training import LAYERS, STEPS, where
 
 
 def rise(training, first, height, steps=1, last=STEPS - 1):
-    """The loss rises to the height in equal steps, and is there up to `last`."""
+    """Lets the loss rise to `height` in equal steps, and stay there until `last`."""
     noise = random.Random(3)
     before = training.losses[first - 1]
     for step in range(first, last + 1):
@@ -48,7 +48,9 @@ def test_a_loss_below_zero_rises_too(findings, training, height, told):
 
 
 def optimize(lines, factor=1.0, rate=1.0, first=18, last=STEPS - 1, still=0, name=""):
-    """The scalars of debug.watch_optimizer; from `first` to `last` its steps are larger."""
+    """Writes the scalars of debug.watch_optimizer. From `first` to `last` the updates are
+    larger.
+    """
     noise = random.Random(5)
     for step in range(STEPS):
         changed = first <= step <= last

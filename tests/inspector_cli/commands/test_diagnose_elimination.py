@@ -1,4 +1,4 @@
-"""What telens diagnose concludes from what was finite, or filled, and what it leaves open."""
+"""telens diagnose: causes that it infers from finite or zero values elsewhere."""
 
 import json
 import math
@@ -12,7 +12,7 @@ GRADIENTS = ("gradient", "wgrad")
 
 @pytest.fixture
 def optimizer(telens, lines, training, tmp_path):
-    """The findings of a training with the scalars of debug.watch_optimizer."""
+    """Returns the findings of a training with the scalars of debug.watch_optimizer."""
 
     def optimizer(bad=(), tensors=(*GRADIENTS, "output")):
         for step in range(STEPS):
@@ -68,7 +68,7 @@ def test_norm_without_recorded_gradients_blames_nothing(telens, lines, tmp_path)
 
 
 def test_infinite_norm_of_a_skipped_step_is_a_loss_scalers(optimizer, training):
-    """Only a parameter that is not recorded has overflowed."""
+    """No recorded weight changes: the loss scaler skipped a step in which gradients overflowed."""
     for layer in LAYERS:
         for statistic in ("l2_norm", "std", "mean", "cur_amax"):
             kept = training.values[12, layer, "weight", statistic]
@@ -78,7 +78,7 @@ def test_infinite_norm_of_a_skipped_step_is_a_loss_scalers(optimizer, training):
 
 @pytest.mark.parametrize("scaler", [False, True])
 def test_infinite_norm_between_weights_needs_a_loss_scale(telens, lines, tmp_path, scaler):
-    """The weights are recorded every 10 iterations, and finite after it."""
+    """The weights are recorded every 10 iterations, and are finite after the infinite norm."""
     for step in range(STEPS):
         if step % 10 == 0:
             lines.record(step, "fc", "weight", "l2_norm", 1 + 1e-3 * step)
@@ -140,7 +140,7 @@ PARTS = ("qkv", "fc1", "fc2")
 
 
 def weights(lines, log_dir, zeros, layers=4, size=None, steps=STEPS, masked=False, inputs=None):
-    """A run of weights of which a part begins as 0; `zeros` by (layer, part).
+    """Writes a run whose weights begin with a share of zeros: `zeros` by (layer, part).
 
     Training changes these zeros, unless they are masked. `inputs` is the share of zeros in the
     inputs by part.
@@ -185,7 +185,7 @@ def test_half_of_a_weight_without_its_kind_is_possible(telens, lines, tmp_path):
 
 @pytest.mark.parametrize("embeddings", [1, 4])
 def test_zeros_of_the_highest_ranks_are_at_most_possible(telens, tmp_path, embeddings):
-    """A vocabulary that is padded to a multiple of 4 ranks: half of the last shard is padding."""
+    """A vocabulary that is padded for 4 ranks: half of the last shard is padding."""
     for rank in range(4):
         lines = Lines()
         for step in range(STEPS):
@@ -234,7 +234,7 @@ def test_zeros_that_a_mask_keeps_are_ignored(telens, lines, tmp_path, zeros, inp
 def test_zeros_of_a_whole_shard_are_possible(
     telens, lines, tmp_path, zeros, layers, first, weights_with
 ):
-    """A rank whose shard was not filled; the optimizer trains the zeros."""
+    """The shard of one rank was not initialized; the optimizer then changes the zeros."""
     share = next(iter(zeros.values()))
     (found,) = found_in(telens, weights(lines, tmp_path, zeros, layers))
     assert where(found) == ("weight_initialization", first, "weight", 0)
@@ -249,7 +249,7 @@ def test_shares_that_differ_by_kind_are_reported_as_up_to(telens, lines, tmp_pat
 
 
 def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path):
-    """Half of the rows are zero and stay so, as under ReLU or in frozen weights."""
+    """Half of the rows are zero and stay zero, as with ReLU or in frozen weights."""
     run = weights(lines, tmp_path, OF_ONE_KIND, masked=True, inputs={"fc2": 0.25})
     (found,) = [each for each in found_in(telens, run) if each["cause"] == "weight_initialization"]
     assert (found["layer"], found["confidence"]) == ("layers.0.fc1", 0.4)
@@ -257,7 +257,7 @@ def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path)
 
 
 def test_pruning_by_size_leaves_the_root_mean_square(telens, lines, tmp_path):
-    """The smaller half of a normal distribution holds 7 % of its squares."""
+    """The smaller half of normally distributed values has 7 % of the sum of squares."""
     size = {1: math.sqrt(0.93 / 0.5)}
     run = weights(lines, tmp_path, {(1, "fc1"): 0.5, (1, "fc2"): 0.5, (1, "qkv"): 0.5},
                   size=lambda layer: size.get(layer, 1))  # fmt: skip

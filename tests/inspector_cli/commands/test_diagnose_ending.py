@@ -18,7 +18,7 @@ SHAPE_ERROR = "ShapeError: weight has shape [65, 64]"
 
 
 def answers(telens, run):
-    """The first line of the text, the object of JSON, and the exit code of both."""
+    """Returns the first line of the text, the JSON object, and the exit code, which is the same."""
     text, told = telens("diagnose", run), telens("diagnose", run, "--format", "json")
     assert text.returncode == told.returncode, text.stderr + told.stderr
     return text.stdout.splitlines()[0], json.loads(told.stdout), text.returncode
@@ -143,7 +143,7 @@ def test_an_unexplained_ending_comes_after_a_cause(telens, lines, tmp_path, reas
 
 
 def test_a_run_that_is_still_written_has_not_ended(telens, lines, tmp_path):
-    """The writer waits for more lines while its file is read."""
+    """The program that writes the run waits for more lines while its file is read."""
     Training().write(lines, tmp_path / "unused")
     command = [WRITE_LINES, tmp_path / "run"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as writer:
@@ -166,7 +166,7 @@ ANOTHER_BOOT = "00000000-1111-2222-3333-444444444444"
 
 @pytest.mark.parametrize("boot", [ANOTHER_BOOT, "-"])
 def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_path, boot):
-    """As of a run that is written on NFS by another machine."""
+    """A file without a lock, as of a run that another machine writes on NFS."""
     Training().write(lines, tmp_path / "unused")
     lines.boot(boot)
     lines.kill()
@@ -181,7 +181,7 @@ def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_p
 
 @pytest.fixture
 def local_folder(tmp_path):
-    """A folder on a file system whose locks all processes see."""
+    """A folder on a file system on which locks are visible to all processes."""
     kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True)
     known = ("ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs", "f2fs", "zfs")
     if kind.stdout.strip() in known:
@@ -192,7 +192,7 @@ def local_folder(tmp_path):
 
 
 def test_kill_under_the_same_kernel_is_reported_at_once(telens, lines, local_folder):
-    """As in a container, whose host name is another one: write_lines records none."""
+    """As for a run in a container, which has another host name: write_lines records none."""
     lines.record(3, "fc", "activation", "nonfinite", 0)
     lines.kill()
     run = lines.write(local_folder / "run")
@@ -202,7 +202,7 @@ def test_kill_under_the_same_kernel_is_reported_at_once(telens, lines, local_fol
 
 
 def test_copy_of_a_recent_file_may_still_be_written(telens, lines, local_folder):
-    """The original's process may hold its lock, which a copy does not show."""
+    """The process that writes the original may hold a lock, which a copy does not have."""
     lines.record(3, "fc", "activation", "nonfinite", 0)
     lines.kill()
     run = lines.write(local_folder / "run")

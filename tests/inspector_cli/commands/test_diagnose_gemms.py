@@ -1,4 +1,4 @@
-"""telens diagnose, on products of a weight whose codes are kept over steps of the optimizer."""
+"""telens diagnose on products of a weight whose codes are kept while the optimizer changes it."""
 
 import pytest
 from recorded_training import LAYERS, STEPS
@@ -9,7 +9,7 @@ PROVEN, PROBABLE = 0.9, 0.7  # confidences
 
 
 def cast(training, tensor, steps):
-    """The tensor is looked at and cast in these steps alone."""
+    """The tensor is recorded and cast in these steps only."""
     for step, layer, name, statistic in list(training.values):
         if (layer, name, statistic) != (LAYER, tensor, "std"):
             continue
@@ -27,7 +27,9 @@ def products(lines, tensor, gemm, error_in):
 
 
 def looked_at(lines, **schedule):
-    """The configuration of the run; the schedule is that of the weight's casts."""
+    """Adds the configuration of the run, with this schedule for the statistics of the weight's
+    casts.
+    """
     of_cast = {"enabled": True, "tensors": ["weight"], "stats": ["mse"], **schedule}
     others = {"enabled": True, "tensors": ["activation"], "stats": ["mean"]}
     features = {"LogFp8TensorStats": of_cast, "LogTensorStats": others | {"freq": 15}}
@@ -49,7 +51,7 @@ def told(findings, training):
 def test_codes_that_are_kept_while_the_weight_moves_on(
     findings, lines, training, tensor, gemm, other
 ):
-    """The casts of the weight end; products are less off than another operand would make them."""
+    """The weight is cast in the first 16 steps only, and then the error of the products grows."""
     cast(training, "weight", range(16))
     cast(training, other, range(STEPS))
     products(lines, tensor, gemm, lambda step: FRESH * (1 + 0.2 * max(0, step - 13)))
@@ -81,7 +83,9 @@ def test_the_finding_says_how_codes_are_renewed(findings, lines, training):
     ],
 )
 def test_unmonitored_casts_are_not_kept_codes(findings, lines, training, schedule, confidence):
-    """By the configuration of the run; without one it may be so."""
+    """The configuration tells whether casts were recorded; without it the finding is less
+    certain.
+    """
     if schedule is not None:
         looked_at(lines, **schedule)
     cast(training, "weight", range(16))

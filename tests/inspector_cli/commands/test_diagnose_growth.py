@@ -1,10 +1,10 @@
-"""telens diagnose, on what grows step by step, and on gradients that come in bursts."""
+"""telens diagnose on values that grow step by step, and on bursts of gradients."""
 
 from recorded_training import LAYERS, STEPS, where
 
 
 def test_growth_starts_at_its_first_step(findings, training):
-    """Activations creep before a factor is applied in each iteration."""
+    """The activations grow slowly before they grow by a factor in each iteration."""
     creeping = [22, 22, 22, 22, 23, 26, 25, 28, 28, 30, 32, 32, 33, 34, 35, 35]
     for step in range(STEPS):
         size = creeping[step] if step < 16 else creeping[-1] * 1.6 ** (step - 15)
@@ -13,7 +13,7 @@ def test_growth_starts_at_its_first_step(findings, training):
 
 
 def test_growth_continues_after_one_step_back(findings, training):
-    """A batch that shakes the layer behind, too, hides it in their ratio for one iteration."""
+    """In one iteration a batch also changes the next layer, so their ratio does not grow there."""
     for step in range(14, 26):
         for layer in LAYERS[:2]:
             training.scale(layer, "gradient", step, 2.0)

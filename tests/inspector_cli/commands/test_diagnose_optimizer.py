@@ -1,4 +1,4 @@
-"""telens diagnose, on rates, updates and the gradients that an optimizer receives."""
+"""telens diagnose on learning rates, updates, and the gradients that an optimizer receives."""
 
 import math
 import random
@@ -191,7 +191,7 @@ def test_steps_with_a_rate_of_zero_are_found(diagnose, lines, training):
 
 
 def give_gradients(training, passes=4, common=1.0, factors=None):
-    """wgrad of each layer over `passes` micro-batches, and what the optimizer received of it."""
+    """Writes wgrad over `passes` micro-batches, and the gradients that the optimizer received."""
     noise = random.Random(7)
     for step in range(STEPS):
         for layer in LAYERS:
@@ -223,13 +223,13 @@ def test_a_gradient_that_is_counted_wrong_is_found(diagnose, lines, training, fa
 
 
 def test_gradients_without_a_common_factor_are_not_judged(diagnose, lines, training):
-    # As of an optimizer wrapper that clips each parameter by itself.
+    # As with an optimizer that clips each parameter by itself.
     give_gradients(training, factors=dict(zip(LAYERS, (0.1, 0.3, 0.5, 0.9), strict=True)))
     assert diagnose(lines, training) == []
 
 
 def clip(training, norms, after):
-    """The optimizer's gradients have norm after(n) where they had n; returns their norms."""
+    """Scales the optimizer's gradients from norm n to after(n); returns the new norms."""
     give_gradients(training)
     for step in MEASURED:
         factor = after(norms[step]) / norms[step]
@@ -255,7 +255,7 @@ def test_clipping_by_the_square_of_the_norm_is_found(diagnose, lines, training):
 
 
 def test_clipping_with_the_loss_scale_is_found(diagnose, lines, training):
-    # Recorded gradients have the scale of 65536; the optimizer's have a limit of 1 divided by it.
+    # The recorded gradients are scaled by 65536, and the optimizer's are clipped to 1 / 65536.
     scale = 65536.0
     grad_norm = clip(training, {s: n * scale for s, n in NORMS.items()}, lambda norm: 1 / scale)
     scalars = {"grad_norm": grad_norm, "loss_scale": constant(scale)}

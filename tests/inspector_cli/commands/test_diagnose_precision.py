@@ -1,4 +1,4 @@
-"""telens diagnose, on ledgers of GEMMs that leave low precision, by chance or on purpose."""
+"""telens diagnose on ledgers of GEMMs that leave low precision by accident or on purpose."""
 
 import json
 
@@ -51,8 +51,9 @@ def test_requested_high_precision_is_ignored(findings, lines, training, reason, 
 def test_statistics_that_cannot_be_there_are_not_meaningful(
     telens, lines, training, tmp_path, ran, scales, casts
 ):
-    """The ledger tells what ran: statistics of a tensor's one scale want one, those of a cast a
-    cast."""
+    """The ledger says what ran: statistics of one scale need a tensor with one scale, those of a
+    cast need a cast.
+    """
     for number, precision in enumerate(ran):
         cause = {"weight requested": precision, "weight ran": precision, "weight cause": "wanted"}
         lines.ledger(0, LAYERS[number], "fprop", number, cause)

@@ -1,4 +1,4 @@
-"""telens diagnose, on what a training lives on with: detached layers, decaying gains, factors."""
+"""telens diagnose on healthy trainings with detached layers, decaying gains or factors."""
 
 import json
 import random
@@ -16,7 +16,7 @@ def drop_gradients(training, layer, steps):
 
 
 def look_on(training, layer, steps=range(STEPS)):
-    """A layer of another model, which has inputs and no gradients."""
+    """Records inputs but no gradients, as of a layer of another model."""
     for step in steps:
         training.put(step, layer, "activation", 1.0)
 
@@ -28,7 +28,7 @@ def test_a_layer_that_no_backward_pass_reaches(findings, training, first):
     assert where(finding) == ("detached_layer", LAYERS[1], "gradient", first)
     assert finding["last_iteration"] == STEPS - 1
     assert ("no longer" in finding["summary"]) == (first > 0)
-    # From the start it may be that no section selects its gradient.
+    # If there never was a gradient, it may be that no section selects it.
     assert (finding["confidence"] > 0.5) == (first > 0)
 
 
@@ -131,7 +131,9 @@ def test_common_gradient_factor_is_loss_scale(findings, training, factor):
 
 @pytest.mark.parametrize(("late", "told"), [(2, True), (9, False)])
 def test_current_scales_pass_factor_stepwise(findings, training, late, told):
-    """The gradient next to the loss has it at once, the others when their scales have grown."""
+    """The factor reaches the layer next to the loss at once, the others when their scales have
+    grown.
+    """
     training.scale(LAYERS[3], "gradient", 12, 7.8)
     for layer in LAYERS[:3]:
         for step in range(late):
@@ -200,7 +202,7 @@ def test_no_recipe_is_recommended_without_whatif(findings, training):
 
 
 def resumed(lines, folder, losses, again):
-    """Another process goes on with the run in iteration `again`."""
+    """A second process resumes the run in iteration `again`."""
     for part in (range(again), range(again, len(losses))):
         lines.lines.clear()
         for step in part:

@@ -1,4 +1,4 @@
-"""telens diagnose, on what features that compare ranks have recorded of two of them."""
+"""telens diagnose on the records of features that compare two ranks."""
 
 import csv
 import json
@@ -16,7 +16,9 @@ TARGET = ("gradient", "replica_differs")
 
 @pytest.fixture
 def diagnose(telens, tmp_path):
-    """Of two ranks that compared these; the second one differs from these iterations on."""
+    """Diagnoses two ranks with these comparisons; the second rank differs from these iterations
+    on.
+    """
 
     def run(compared: dict, *arguments, warm_up: int | None = None):
         for rank in range(2):
@@ -34,7 +36,7 @@ def diagnose(telens, tmp_path):
 
 
 def causes(result) -> list[tuple]:
-    """Each finding, and what lies under it."""
+    """Returns the cause of each finding, with the causes of its consequences."""
     return [
         (each["cause"], [under["cause"] for under in each["consequences"]])
         for each in json.loads(result.stdout)["findings"]
@@ -107,13 +109,13 @@ def test_ranks_that_were_compared_to_the_end_need_no_note(diagnose):
 @pytest.mark.parametrize(
     ("compared", "found"),
     [
-        # The optimizer has stepped before the model's weights are looked at.
+        # The weights are compared after the optimizer's step.
         (
             {GRADIENT: 4, WEIGHT: 4, INPUT: 4},
             [("unlike_inputs", ["unreduced_gradient", "rank_mismatch"])],
         ),
         ({WEIGHT: 5, INPUT: 4}, [("unlike_inputs", ["rank_mismatch"])]),
-        # Weights that differed before make other activations.
+        # If the weights differed before, they explain the different activations.
         ({WEIGHT: 3, INPUT: 4}, [("rank_mismatch", [])]),
         ({GRADIENT: 4, INPUT: None}, [("unreduced_gradient", [])]),
         ({INPUT: None, TARGET: 4, GRADIENT: 4}, [("unlike_inputs", ["unreduced_gradient"])]),
@@ -124,7 +126,7 @@ def test_differing_inputs_are_the_origin(diagnose, compared, found):
 
 
 def test_ranks_are_compared_in_warm_up_too(diagnose):
-    """A scale of 1 makes no bits differ, and the gradient's difference has no other reason."""
+    """The scale is still 1, so it changes no bits and cannot explain the different gradients."""
     compared = {GRADIENT: 0, SCALE: 1, INPUT: 0}
     result = diagnose(compared, "--format", "json", warm_up=0)
     assert causes(result) == [("unlike_inputs", ["unreduced_gradient", "rank_scales"])]
@@ -143,7 +145,7 @@ def test_targets_are_blamed_only_with_compared_inputs(diagnose, inputs):
 
 @pytest.fixture
 def of_layers(telens, tmp_path):
-    """Of the same layers' inputs and weights, of which the second rank's differ from 4 on."""
+    """Diagnoses two ranks; these layers' inputs and weights differ on the second from step 4 on."""
 
     def run(inputs, weights=()):
         for rank in range(2):
@@ -197,7 +199,7 @@ def wishes(lines, layer, gemm, recipe, ran="E4M3 under tensor scaling", at=0, st
 
 @pytest.fixture
 def under(telens, tmp_path_factory):
-    """Of ranks under these recipes in a first step that none of them ended."""
+    """Runs a command on ranks with these recipes. None of them has ended its first step."""
 
     def run(recipes, *arguments, command="diagnose", **options):
         log_dir = tmp_path_factory.mktemp("under")
@@ -259,7 +261,7 @@ def test_three_recipes_are_summarized_as_two(under, recipes, summary, others):
 
 @pytest.mark.parametrize(
     ("reached", "confidence"),
-    # Not yet there; in the iteration of the switch, which may still be written; beyond it.
+    # Before the switch; in its iteration, which may still be written; after it.
     [(4, None), (5, 0.4), (8, 0.9)],
 )
 def test_ranks_are_compared_in_common_iterations(telens, tmp_path, reached, confidence):

@@ -1,4 +1,6 @@
-"""telens diagnose, on scales of micro-batches, of growth by chance, and of a long history."""
+"""telens diagnose on scales of micro-batches, on tensors that grow by chance, and on long
+histories.
+"""
 
 import math
 
@@ -52,7 +54,7 @@ def test_growing_tensor_clips_after_12_iterations(findings, training, steps, fol
 
 
 def follow_the_largest(training, held_from, window=16):
-    """The scale of the largest amax of a history; held from a step on."""
+    """The scale follows the largest amax of a history, and is constant from `held_from` on."""
     amaxes = [training.values[step, LAYER, TENSOR, "cur_amax"] for step in range(STEPS)]
     before = None
     for step in range(1, STEPS):
@@ -73,7 +75,9 @@ def follow_the_largest(training, held_from, window=16):
 
 @pytest.mark.parametrize(("held_from", "told"), [(15, True), (STEPS, False)])
 def test_scale_held_after_burst_becomes_stale(findings, training, held_from, told):
-    """Up to then it is what a history asks for, however far above the tensor it stands."""
+    """Until then the scale is right for its history, although it is far from the tensor's own
+    amax.
+    """
     for step, factor in ((4, 40), (6, 50), (8, 60), (17, 80), (21, 120), (25, 150)):
         training.scale(LAYER, TENSOR, step, factor, last=step)
     follow_the_largest(training, held_from)
@@ -83,7 +87,7 @@ def test_scale_held_after_burst_becomes_stale(findings, training, held_from, tol
 
 @pytest.mark.parametrize("amax", [math.nan, math.inf])
 def test_history_holds_scale_after_nonfinite_amax(findings, training, amax):
-    """Such a history has no largest amax; what was not finite is the finding."""
+    """A history with a non-finite amax has no largest one; the non-finite value is the finding."""
     for step in (16, 17, 20):
         training.scale(LAYER, TENSOR, step, 2, last=step)
     follow_the_largest(training, held_from=13)
@@ -98,7 +102,7 @@ def test_history_holds_scale_after_nonfinite_amax(findings, training, amax):
 
 @pytest.mark.parametrize(("later", "told"), [(1000, False), (1100, True)])
 def test_nonfinite_amax_leaves_the_history(findings, training, later, told):
-    """Behind 1024 iterations a scale that stands still while its tensor grows is stale."""
+    """After 1024 iterations, a constant scale of a growing tensor is stale."""
     for step in (16, 17, 20):
         training.scale(LAYER, TENSOR, step, 2, last=step)
     follow_the_largest(training, held_from=13)

@@ -1,4 +1,4 @@
-"""telens diagnose, on gains, losses and kinds of weights that begin wrong."""
+"""telens diagnose on gains, losses and weights that are wrong from the start."""
 
 import math
 
@@ -9,7 +9,7 @@ HIDDEN = 64
 
 
 def put_norm(training, layer, gain, output, mean=None, deviation=0.0):
-    """A norm of 64 channels in all steps; its gain moves a little."""
+    """A norm of 64 channels in all steps; its gain changes slowly."""
     for step in range(STEPS):
         drift = 1 + 1e-4 * step
         values = training.values

@@ -1,4 +1,6 @@
-"""telens diagnose, on what an optimizer, a gradient or a recording that broke off do to a run."""
+"""telens diagnose on errors of an optimizer or of gradients, and on recordings that stopped
+early.
+"""
 
 import json
 import math
@@ -17,7 +19,7 @@ def wgrads(training):
 
 
 def hold(training, layer, first, last=STEPS - 1):
-    """No step of the optimizer changes the weight in between."""
+    """The weight does not change from `first` to `last`."""
     for step in range(first + 1, last + 1):
         for statistic in ("l2_norm", "mean", "std", "cur_amax"):
             value = training.values[first, layer, "weight", statistic]
@@ -136,7 +138,9 @@ def test_zeros_among_weights_of_a_kind_that_have_none(findings, training):
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_a_gradient_that_changes_step_by_step(findings, training, factor):
-    """All gradients vary together besides; that of one layer, and those behind it, go away."""
+    """All gradients vary together. Those of one layer, and of the layers before it, also change by
+    a factor in each iteration.
+    """
     for step in range(STEPS):
         for layer in LAYERS:
             training.scale(layer, "gradient", step, 1 + 0.6 * math.sin(step), last=step)
@@ -184,7 +188,7 @@ def test_explosion_after_ramp_is_reported(findings, training):
 
 
 def test_a_steady_tensor_that_is_none_of_a_norm_may_fall(findings, training):
-    """It moves by a few percent in each iteration, as what attention gives does."""
+    """It changes by a few percent in each iteration, as outputs of attention do."""
     for step in range(STEPS):
         wobble = 1 + 0.04 * (step % 2)
         fallen = 1.0 if step < 15 else max(0.45, 0.9 ** (step - 14))
@@ -225,7 +229,7 @@ def test_clean_end_prints_no_note(telens, lines, training, tmp_path):
     assert json.loads(result.stdout)["recording"] == []
 
 
-# As written today, and as in files of telens 0.1.0's first runs.
+# The text as it is written today, and as in files of the first runs of telens 0.1.0.
 SELDOM = (
     "budget of section 's': its overhead was 9% of the time of 2 steps on this rank (budget 3%), "
     "so its features run in {} of their iterations (before: 1 of 8)"

@@ -1,4 +1,4 @@
-"""telens diff, on pairs of runs whose every number is known."""
+"""telens diff on pairs of runs of which every number is known."""
 
 import json
 import math
@@ -13,7 +13,9 @@ LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a run: noise of its seed, and a factor on what `planted` names from a step on."""
+    """Writes a run with noise of this seed; from a step on, a factor changes what `planted`
+    names.
+    """
 
     def write(
         name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.0005, last=STEPS
@@ -69,7 +71,7 @@ def test_a_spread_as_large_as_the_difference_is_chance(write, diff):
 
 
 def test_a_single_iteration_is_chance_but_not_at_the_end(write, diff):
-    """The same factor, within thrice the tolerance of a healthy noise of 5 %."""
+    """The same factor passes in one iteration, with noise of 5 %, but not at the end of the run."""
     victim = [("layers.0.fc2", "activation")]
     a = write("a", 1, noise=0.05)
     passing = write("b", 2, victim, 9, 1.8, last=9, noise=0.05)
@@ -165,7 +167,7 @@ def test_the_documentation_has_the_keys(write, diff):
 
 
 def with_gemms(name, tmp_path, error=0.03, victim_error=None, at=8, casts=True):
-    """A run of layers with an FP8 cast of each GEMM's operands."""
+    """A run of layers, with one FP8 cast of each operand of each GEMM."""
     lines = Lines()
     for step in range(STEPS):
         for layer in LAYERS:
@@ -231,8 +233,9 @@ def test_cast_for_all_gemms_is_compared(diff, tmp_path):
 def deep(name, tmp_path, seed=1, layers=32, steps=4, factor=1.0, tensors=("gradient", "dgrad"),
          layers_with=range(1000), parts_with=("qkv", "proj", "fc1", "fc2"), at=0,
          every=1, plant=None):  # fmt: skip
-    """A run of transformer layers in E5M2, in which each iteration has another batch; `plant`
-    returns a factor for a layer, part, tensor and iteration."""
+    """A run of transformer layers in E5M2 with a new batch in each iteration. `plant` returns a
+    factor for (layer, part, tensor, iteration).
+    """
     draw = random.Random(seed)
     lines = Lines()
     for layer in range(layers):
@@ -272,7 +275,7 @@ def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers,
 
 
 def batches(name, tmp_path, layers, noise, trend=0.0, factor=1.0, data=1, rounding=1):
-    """A run whose gradients follow the noise of its batches and a trend, in bits by iteration."""
+    """A run whose gradients follow the noise of its batches and a trend, in bits per iteration."""
     draw = random.Random(data)
     draw_rounding = random.Random(rounding)
     lines = Lines()
@@ -301,7 +304,7 @@ def test_factor_in_noisy_gradients_is_found(diff, tmp_path, layers, factor, nois
     assert {(each["tensor"], each["first_iteration"]) for each in printed["divergences"]} == {
         ("gradient", 0)
     }
-    # The noise of single series can hide the factor.
+    # The noise can hide the factor in a few series.
     assert sum(each["series"] for each in printed["divergences"]) >= 0.95 * 4 * layers
 
 
@@ -330,7 +333,7 @@ def test_a_factor_from_one_layer_on_names_that_layer(diff, tmp_path):
 
 
 def test_factor_on_one_part_per_layer_is_found(diff, tmp_path):
-    """As of weights whose gradients sequence parallelism adds up twice."""
+    """As with weights whose gradients sequence parallelism adds twice."""
     a = deep("a", tmp_path, layers=8)
     b = deep("b", tmp_path, 2, 8, factor=2, tensors=("wgrad",), parts_with=("qkv",))
     (found,) = diff(a, b)["divergences"]
@@ -369,7 +372,7 @@ def test_series_without_a_counterpart_are_counted(diff, telens, tmp_path):
 
 @pytest.mark.parametrize("layers", [1, 4, 16])
 def test_runs_with_other_weights_and_data_do_not_part(diff, tmp_path, layers):
-    """Sizes of each seed are constant, so no step of A shows how far seeds are apart."""
+    """Values are constant for each seed, so run A alone does not show how much seeds differ."""
 
     def write(name, seed, victim=None):
         draw = random.Random(seed)
@@ -393,7 +396,7 @@ def test_runs_with_other_weights_and_data_do_not_part(diff, tmp_path, layers):
 
 
 def seeded(name, tmp_path, seed, layers=9, plant=lambda layer, tensor, step: 1, start=0):
-    """A run of linear layers, whose sizes its seed says and no iteration changes."""
+    """A run of linear layers. Sizes depend on the seed and not on the iteration."""
     draw = random.Random(seed)
     lines = Lines()
     lines.scalar(0, "loss", 4)
@@ -409,7 +412,7 @@ def seeded(name, tmp_path, seed, layers=9, plant=lambda layer, tensor, step: 1, 
 
 @pytest.mark.parametrize("parts", [("fc1", "fc2"), ("w1", "w2"), ("up", "down")])
 def test_layers_after_a_norm_do_not_judge_other_layers(diff, tmp_path, parts):
-    """A norm makes the input of the first layer equal for all seeds, but not the second one's."""
+    """A norm makes the first layer's input equal for all seeds, but not the second layer's."""
 
     def write(name, seed, victim=None):
         draw = random.Random(seed)
@@ -435,7 +438,7 @@ def test_layers_after_a_norm_do_not_judge_other_layers(diff, tmp_path, parts):
 
 
 def learning(name, tmp_path, seed, speed, steps=30, plant=lambda layer, step: 1):
-    """A run whose loss and last activations follow a power law of the iterations times `speed`."""
+    """A run whose loss and last activations follow a power law of `speed` times the iteration."""
     draw = random.Random(seed)
     lines = Lines()
     for step in range(steps):
@@ -499,7 +502,9 @@ def test_other_seeds_are_named_in_text_and_json(diff, telens, tmp_path):
 
 
 def test_weights_rounded_to_bf16_are_of_the_same_seed(diff, tmp_path):
-    """The norm of 4096 weights moves by up to 2^-15, and by 2^-19 however many there are."""
+    """Rounding changes the norm of 4096 weights by up to 2^-15, and by 2^-19 for any number of
+    them.
+    """
 
     def rounded(layer, tensor, step):
         return 1 + 2**-15 if tensor == "weight" else 1
@@ -509,7 +514,7 @@ def test_weights_rounded_to_bf16_are_of_the_same_seed(diff, tmp_path):
 
 
 def test_weights_that_trained_apart_are_of_the_same_seed(diff, tmp_path):
-    """B begins to record when training has moved its weights, and one layer's gradient is off."""
+    """B records after training has changed its weights, and one of its gradients is wrong."""
 
     def plant(layer, tensor, step):
         apart = 1.002 if tensor == "weight" else 1
@@ -526,7 +531,7 @@ def test_factor_is_found_in_sparse_run(diff, tmp_path, every):
     a = deep("a", tmp_path, layers=8, steps=40)
     b = deep("b", tmp_path, 2, 8, steps=40, factor=2, every=every)
     printed = diff(a, b)["divergences"]
-    # The tolerance of other seeds grows with the iterations, so a divergence may end.
+    # The tolerance between seeds grows with the iterations, so a divergence may end.
     found = {(each["tensor"], each["first_iteration"]) for each in printed}
     assert found == {("gradient", 0), ("dgrad", 0)}
 

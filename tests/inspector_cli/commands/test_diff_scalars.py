@@ -1,4 +1,4 @@
-"""telens diff: scalars of two runs, such as losses, learning rates and gradient norms."""
+"""telens diff on scalars of two runs, such as losses, learning rates and gradient norms."""
 
 import math
 import random

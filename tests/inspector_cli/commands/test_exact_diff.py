@@ -1,4 +1,4 @@
-"""telens diff --exact, on written digests: the first tensor that differs, and what computed it."""
+"""telens diff --exact on digests: the first tensor that differs, and what computed it."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ BACKWARD = ("gradient", "dgrad", "wgrad")
 
 
 def digests(steps=4, micro_batches=2):
-    """{(step, layer, tensor, statistic): value} of a training; each value is unique."""
+    """{(step, layer, tensor, statistic): value} of a training, with unique values."""
     values = {}
     for step in range(steps):
         for micro_batch in range(micro_batches):
@@ -26,7 +26,7 @@ def digests(steps=4, micro_batches=2):
 
 @pytest.fixture
 def compare(telens, tmp_path, lines):
-    """Compares two sets of digests of one rank, or lists of them of several."""
+    """Compares two sets of digests of one rank, or two lists of sets, one for each rank."""
 
     def write(name, ranks):
         folder = tmp_path / name
@@ -51,7 +51,7 @@ def compare(telens, tmp_path, lines):
 
 
 def spread(values, step, layer, tensor, micro_batch=0):
-    """Changes a tensor, and all that a training computes after it."""
+    """Changes a tensor and everything that the training computes from it."""
     order = [(name, each) for name in LAYERS for each in FORWARD]
     order += [(name, each) for name in reversed(LAYERS) for each in BACKWARD]
     first = (step, micro_batch, order.index((layer, tensor)))

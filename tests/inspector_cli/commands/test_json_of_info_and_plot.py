@@ -1,4 +1,4 @@
-"""telens info and plot --format json: the facts of their text, for programs."""
+"""telens info and plot with --format json, which has the same facts as their text."""
 
 import json
 

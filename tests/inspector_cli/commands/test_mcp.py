@@ -44,7 +44,7 @@ def agent():
 
 
 def write_all(lines):
-    """A run with the data of every tool; `diff` also needs a second one."""
+    """A run with data for every tool, and a second one, which only `diff` needs."""
     config = {"watch": {"enabled": True, "layers": {"layer_types": "all"}}}
     lines.config(config)
     for step in range(5):
@@ -63,7 +63,7 @@ def write_all(lines):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the log_dirs `all` and `other`, and `histograms`."""
+    """A folder with the log_dirs `all` and `other`, and with histograms."""
     folder = tmp_path_factory.mktemp("runs")
     lines = Lines()
     write_all(lines)
@@ -96,7 +96,7 @@ def test_every_tool_is_described_and_reads_only(agent):
             assert "type" in parameter or "anyOf" in parameter
 
 
-# Each tool with arguments, the command line with the same JSON, and a value in its result.
+# Each tool with arguments, the command line that prints the same JSON, and a value in it.
 ANSWERS = {
     "info": ({"run": "all"}, "info {}/all", lambda found: found["records"] == 150),
     "diagnose": ({"run": "all"}, "diagnose {}/all", lambda found: "findings" in found),

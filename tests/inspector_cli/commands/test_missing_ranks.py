@@ -104,7 +104,7 @@ def test_only_missing_ranks_are_reported(telens, tmp_path):
 
 
 def test_possible_comparison_is_not_missing(telens, tmp_path):
-    """Weights of two ranks that recorded alone are there to be compared."""
+    """Weights of two ranks that did not share a session can still be compared."""
     for rank in range(2):
         lines = Lines()
         for step in range(STEPS):
@@ -124,7 +124,9 @@ CAUSE = "ValueError: batch 7 has no labels"
 
 
 def ended(log_dir, ends):
-    """Rank by rank in the order in which they end: a kill, a clean end or an exception's words."""
+    """Writes one rank after the other, in the order of their ends: killed, closed, or an
+    exception.
+    """
     for rank, reason in ends:
         lines = healthy()
         if reason == "kill":
@@ -139,7 +141,7 @@ def ended(log_dir, ends):
     ("ends", "first", "origin"),
     [
         ([(1, CAUSE), (0, GONE), (2, GONE)], CAUSE, "the end of rank 1"),
-        # The rank that another's end ended may close its file before that.
+        # A rank that failed because another one ended may close its file before that one does.
         ([(0, GONE), (2, GONE), (1, CAUSE)], CAUSE, "the end of rank 1"),
         ([(2, "kill"), (0, GONE), (1, GONE)], "not closed (killed?)", "the end of rank 2"),
     ],
@@ -159,7 +161,7 @@ DISK = "disk"
 
 
 def ended_at(log_dir, ends):
-    """The same at these seconds; DISK: the recording alone ended."""
+    """Like ended(), with the seconds of the ends. DISK: only the recording ended."""
     for rank, reason, seconds in ends:
         lines = healthy()
         if reason == "kill":
@@ -185,10 +187,10 @@ def ended_at(log_dir, ends):
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        # A recording that a full disk ended is no end of its process.
+        # If a full disk ends a recording, its process has not ended.
         ([(0, DISK, 0), (1, GONE, 5)], [(1, ""), (0, "")]),
         ([(0, DISK, 0), (1, CAUSE, 5), (2, GONE, 6)], [(1, ""), (2, "after"), (0, "")]),
-        # A launcher may kill a rank whose file was written last long before.
+        # A launcher may kill a rank whose file was last written long before.
         (
             [(0, CAUSE, 5), (1, "kill", 0), (2, GONE, 6)],
             [(0, ""), (1, ""), (2, "1.0 s after the end of rank 0, and likely a consequence")],
@@ -203,7 +205,7 @@ def ended_at(log_dir, ends):
         ),
         ([(0, GONE, 0), (1, "kill", 5)], [(0, ""), (1, "")]),
         ([(0, CAUSE, 0), (1, GONE, 600)], [(0, ""), (1, "rank 0 ended first, 600.0 s before")]),
-        # By seconds only may a clock or a file be early.
+        # Clocks of machines and times of files may be wrong by seconds, but not by more.
         (
             [(0, GONE, 0), (1, CAUSE, 5)],
             [(1, ""), (0, "likely a consequence of the end of rank 1")],

@@ -1,4 +1,6 @@
-"""telens new-plugin: what it writes and what it refuses; tests/package builds and runs both."""
+"""telens new-plugin: the files that it writes and the arguments that it refuses. tests/package
+builds and runs the files.
+"""
 
 import resource
 import signal

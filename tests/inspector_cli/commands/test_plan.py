@@ -1,4 +1,4 @@
-"""telens plan: what a configuration does to layers, before anything runs."""
+"""telens plan: what a configuration will do to layers, without running them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command reads the records of a run once: a long run takes as long as the disk takes."""
+"""The command reads the records of a run only once, because long runs are limited by the disk."""
 
 import os
 import pty
@@ -10,7 +10,9 @@ from conftest import COUNT_READS, Lines, bytes_counted
 
 
 def bytes_read(folder, on_terminal, *arguments):
-    """The bytes of run files that a command reads, with its stdout a terminal or /dev/null."""
+    """Returns the bytes of run files that a command reads, with a terminal or /dev/null as
+    stdout.
+    """
     leader, follower = pty.openpty()
     counted = folder / "bytes"
     process = subprocess.Popen(
@@ -32,7 +34,7 @@ def bytes_read(folder, on_terminal, *arguments):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A short and a long run: what is read once per file, as its dictionaries, cancels out."""
+    """A short and a long run. Their difference leaves out what is read once per file."""
 
     def write(iterations):
         lines = Lines()
@@ -43,7 +45,7 @@ def runs(tmp_path_factory):
         return lines.write(tmp_path_factory.mktemp("run"))
 
     both = write(2000), write(20000)
-    # A process checks a file again at each opening until its last change is 3 s old.
+    # A file that changed within the last 3 s is checked again each time it is opened.
     time.sleep(4)
     return both
 

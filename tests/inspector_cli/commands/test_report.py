@@ -1,4 +1,4 @@
-"""telens report: a page that holds what the other subcommands say, and nothing that a name adds."""
+"""telens report: a page with what the other subcommands print, in which names cannot add markup."""
 
 import math
 

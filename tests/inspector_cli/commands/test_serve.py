@@ -1,4 +1,4 @@
-"""telens serve: requests that get the page, and a run that grows, is killed, damaged, removed."""
+"""telens serve: requests, and runs that grow, are killed, damaged or removed while it runs."""
 
 import base64
 import contextlib
@@ -51,7 +51,7 @@ class Server:
         return json.loads(body) if body else None
 
     def wait_for(self, condition):
-        """The data that the page gets, as soon as they are such; it asks as the page does."""
+        """Polls the data as the page does, and returns them once they fulfil the condition."""
         end, version = time.monotonic() + PATIENCE, None
         while time.monotonic() < end:
             found = self.data(after=version)
@@ -82,7 +82,7 @@ def serve():
 
 
 class Training:
-    """A process that writes a run, a line at a time."""
+    """A process that writes a run line by line."""
 
     def __init__(self, log_dir):
         self.log_dir = log_dir
@@ -213,7 +213,7 @@ def test_a_page_of_another_site_is_refused_by_its_name(serve, log_dir):
     for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example",
                  "localhost.evil.example", "127.0.0.1:80@evil", "localhost:"):  # fmt: skip
         assert server.get("/data", host=host)[0].status == 403
-    # The port may be that of a tunnel.
+    # Other ports are allowed, because a tunnel may have its own.
     for host in ("localhost", "127.0.0.1:8000", f"localhost:{server.port}", "[::1]:1234"):
         assert server.get("/data", host=host)[0].status == 200
 
@@ -231,7 +231,7 @@ def test_a_page_of_another_site_is_refused_by_its_name(serve, log_dir):
     ],
 )
 def test_every_other_path_is_404(serve, log_dir, path):
-    # It reads no files for anyone: any other path is 404, wherever it leads.
+    # The server reads no files for clients: every other path is 404, wherever it leads.
     answer, body = serve(log_dir).get(path)
     assert answer.status == 404
     assert "root:" not in body
@@ -378,13 +378,13 @@ def test_a_client_that_says_nothing_keeps_no_other_waiting(serve, log_dir):
 
 
 def ends_cleanly(server):
-    """Although clients are connected; end() waits for PATIENCE at most."""
+    """Ends the server although clients are connected; end() waits up to PATIENCE."""
     assert server.end() == (0, "")
 
 
 @contextlib.contextmanager
 def dripping_clients(port, count):
-    """They send a byte each every 0.4 s, and never a whole request."""
+    """Clients that send one byte every 0.4 s, and never a whole request."""
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
     ended = threading.Event()
 
@@ -415,7 +415,7 @@ def test_clients_that_drip_lock_no_other_out(serve, log_dir):
 
 
 def memory(process):
-    """The most that was resident, in bytes."""
+    """Returns the peak resident memory in bytes."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
@@ -443,7 +443,7 @@ def test_a_failed_reading_is_made_good_at_the_next_look(serve, write_run, tmp_pa
     os.utime(file, times)
     assert server.wait_for(lambda data: data["live"]["trouble"])
     time.sleep(3 * TICK)
-    # The file system tells of no change: as if the reading had failed and not the file.
+    # Time and size of the file stay the same, as if the reading had failed and not the file.
     with file.open("r+b") as opened:
         opened.write(content)
     os.utime(file, times)

@@ -1,4 +1,4 @@
-"""A log_dir in which a training was started more than once."""
+"""A log_dir in which a training was started several times."""
 
 import shlex
 
@@ -6,7 +6,7 @@ import h5py
 import pytest
 from command_results import expect_one_line_error, rows_of
 
-# The newest has neither the first nor the last name.
+# The newest run is neither the first nor the last by name.
 STARTS = {"alpha": 1000.0, "beta": 3000.0, "gamma": 2000.0}
 
 

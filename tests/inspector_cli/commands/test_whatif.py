@@ -1,4 +1,4 @@
-"""telens whatif against recipes worked by hand."""
+"""telens whatif against results for recipes that are worked out by hand."""
 
 import json
 import math
@@ -17,11 +17,11 @@ def whatif(telens):
 
 def test_current_scaling_underflows_below_amax_range(whatif, one_rank):
     (row,) = whatif(one_rank, "--tensor", "activation", "--iterations", "0")
-    # 448 / 4 = 112; 2^-17 * 112 is less than half of 2^-9, the smallest E4M3: 5 of 25 vanish.
+    # 448 / 4 = 112. 2^-17 * 112 is less than half of E4M3's smallest value 2^-9: 5 of 25 vanish.
     assert (row["layer"], row["tensor"], row["format"]) == ("layers.0.fc1", "activation", "E4M3")
     assert float(row["underflows%"]) == 20
     assert float(row["overflows%"]) == 0
-    # 4 and 1 become 448 and 112, which E4M3 has.
+    # 4 and 1 become 448 and 112, which E4M3 represents exactly.
     assert float(row["mse/amax^2"]) == pytest.approx(5 * 2**-34 / 25 / 16, rel=1e-12)
     signal, noise = 16 + 9 + 5 * 2**-34, 5 * 2**-34
     assert float(row["SQNR dB"]) == pytest.approx(10 * math.log10(signal / noise), rel=1e-12)
@@ -39,7 +39,7 @@ def test_delayed_scaling_overflows_after_amax_growth(whatif, one_rank):
         one_rank, "--amax", "most_recent", "--each-iteration", "--tensor", "activation"
     )
     assert (first["iteration"], first["scale"]) == ("0", "1")  # nothing was seen before
-    # The scale for an amax of 4 meets an amax of 16: one of 25 elements is too large.
+    # The scale is for an amax of 4, but the amax is 16: one of 25 elements is too large.
     assert (second["iteration"], second["scale"]) == ("1", "112")
     assert float(second["overflows%"]) == 4
 
@@ -67,7 +67,8 @@ def test_exponents_give_bounds_and_say_so(telens, one_rank):
     result = telens("whatif", one_rank, "--tensor", "gradient", "--format", "csv")
     (row,) = rows_of(result)
     assert row["format"] == "E5M2"
-    # The amax is anywhere in [1, 2). 2^-40 vanishes in any case; what is in [2^-33, 2^-32) may.
+    # The amax is somewhere in [1, 2). 2^-40 vanishes in any case, values in [2^-33, 2^-32) only for
+    # some.
     assert (float(row["underflows%"]), float(row["underflows% <="])) == (10, 25)
     assert (float(row["overflows%"]), float(row["overflows% <="])) == (0, 75)
     assert row["mse/amax^2"] == row["SQNR dB"] == ""
@@ -76,8 +77,8 @@ def test_exponents_give_bounds_and_say_so(telens, one_rank):
 
 
 def test_the_worst_tensor_comes_first(whatif, one_rank):
-    # 4 % of the activation overflow. 25 % of the gradient vanish under the first scale, 1: it was
-    # seen in that iteration alone, which is warm-up.
+    # 4 % of the activation overflow. 25 % of the gradient vanish with the first scale, 1; it was
+    # recorded only in that iteration, which is warm-up.
     rows = whatif(one_rank, "--amax", "most_recent")
     assert [row["tensor"] for row in rows] == ["activation", "output", "gradient"]
     assert [row["warm-up"] for row in rows] == ["1", "1", "1"]

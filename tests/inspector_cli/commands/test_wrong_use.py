@@ -1,4 +1,4 @@
-"""What the command says to someone who got a name or a number of its own wrong."""
+"""Messages for names and numbers in arguments that are wrong."""
 
 import pytest
 from command_results import expect_one_line_error

@@ -1,4 +1,4 @@
-"""Runs of many ranks: one run, whatever ranks are still starting, and ranks unlike the others."""
+"""Runs of many ranks, of which some have not started yet or differ from the others."""
 
 import json
 import shutil
@@ -6,14 +6,14 @@ import shutil
 import pytest
 from conftest import Lines
 
-# A standard deviation of a normal distribution has so many, of the mean and of the median.
+# The standard deviation of a normal distribution, in mean and in median absolute deviations.
 MEAN_DEVIATION = 1.253314
 MEDIAN_DEVIATION = 1.482602
 
 
 @pytest.fixture(scope="module")
 def unlike(write_run):
-    """Rank 5 goes on after the others have ended, to what is not finite from iteration 30 on."""
+    """Rank 5 runs longer than the others, and has non-finite values from iteration 30 on."""
     log_dir = write_run(iterations=30)
     for rank in range(1, 5):
         write_run(iterations=30, log_dir=log_dir, rank=rank)
@@ -59,7 +59,7 @@ def test_rank_distances_are_in_median_deviations(telens, tmp_path):
     for row in rows:
         assert row["mean"] == pytest.approx(values[row["rank"]])
         assert row["median of ranks"] == pytest.approx(3)
-        # 1, the median of the distances 2, 1, 0, 1 and 97.
+        # The median of the distances 2, 1, 0, 1 and 97 is 1.
         expected = (values[row["rank"]] - 3) / MEDIAN_DEVIATION
         assert row["deviations"] == pytest.approx(expected, rel=1e-6)
 
@@ -84,7 +84,7 @@ def test_two_ranks_have_no_outlier(telens, tmp_path):
         lines.write(tmp_path, rank)
     rows = rows_by_rank(telens, tmp_path)
     assert {row["deviations"] for row in rows} == {None}
-    # The largest distance in relation to the larger of the two first.
+    # Sorted by the difference of the two ranks relative to the larger value.
     order = list(dict.fromkeys(row["layer"] for row in rows))
     assert order == ["huge", "far", "near", "alike"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Values that are not finite, in runs that recorded histograms and no other statistic."""
+"""Non-finite values in runs that recorded histograms and no other statistic."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pages of the command in a real browser, where there is one (Debian's chromium)."""
+"""Pages of the command in a real browser, if there is one (Debian's chromium)."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium")
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens a page; returns its elements after its scripts ran for so many seconds of its time.
+    """Opens a page; returns its elements after its scripts ran for this many seconds of page time.
 
     That time stands still while it loads something, and passes at once where nothing is to do.
     """
@@ -63,7 +63,7 @@ def test_markup_in_a_name_is_text(telens, lines, opened, tmp_path):
     assert page.tags.count("script") == 3
 
 
-# A person's click on the third row of each heat map, at its label.
+# Clicks at the label of the third row of each heat map.
 CLICK = """<script>
 for (const canvas of document.querySelectorAll('.map > .plot > canvas')) {
   const {left, top, height} = canvas.getBoundingClientRect();
@@ -80,7 +80,7 @@ def test_a_click_on_a_row_of_a_heat_map_opens_its_lines(telens, write_run, opene
     before = opened(out.as_uri())
     maps = sum(chart["kind"] == "map" for chart in before.data["charts"])
     assert maps > 4
-    # The page's policy blocks every script but its own.
+    # The page's policy allows only its own scripts.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", out.read_text())
     out.write_text(text.replace("</body>", CLICK))
     page = opened(out.as_uri())

@@ -1,4 +1,4 @@
-"""The axis of `telens plot`: one iteration may be a thousand times as large as all others."""
+"""The axis of `telens plot` if the value of one iteration is a thousand times the others."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ HIGHEST = 10000  # the largest height that page.html has
 
 @pytest.fixture
 def plot(telens, run_file, tmp_path):
-    """Draws one layer's cur_amax, value_of(iteration), and returns the text that was written."""
+    """Plots cur_amax of one layer, value_of(iteration), and returns the text."""
 
     def draw(value_of, suffix=".html"):
         run = rewritten(run_file, tmp_path, lambda iteration, *_: value_of(iteration))
@@ -28,7 +28,7 @@ def plot(telens, run_file, tmp_path):
 
 
 def line_of(page):
-    """The chart of cur_amax: the heights of its line, 0 to HIGHEST, and the labels of its axis."""
+    """Returns the heights of the line of cur_amax, 0 to HIGHEST, and the labels of the axis."""
     chart = charts_of(page)["cur_amax: the worst tensors"]
     return [place for place in chart["rows"][0]["places"] if place is not None], tick_labels(chart)
 
@@ -50,7 +50,7 @@ def test_dwarfed_positive_values_use_log_axis(plot):
     page = plot(first_dwarfs(lambda iteration: 1.0 + iteration % 2))
     assert charts_of(page)["cur_amax: the worst tensors"]["note"] == "logarithmic"
     heights, labels = line_of(page)
-    # A linear axis would give the step from 1 to 2 a thousandth of the height.
+    # On a linear axis, the step from 1 to 2 would be a thousandth of the height.
     decade = (heights[0] - heights[2]) / 3
     assert heights[1] - heights[2] == pytest.approx(decade * math.log10(2), abs=1)
     assert labels >= {"1", "10", "100", "1000"}
@@ -76,7 +76,7 @@ def test_negative_values_have_it_on_both_sides_of_zero(plot):
     assert note == "linear within ±0.01, logarithmic beyond"
     heights, labels = line_of(page)
     middle = (heights[1] + heights[2]) / 2
-    # -0.05, and one decade more than the linear part
+    # -0.05 is within the linear part, and there is one more decade
     assert middle - heights[1] > HIGHEST / 15
     assert "0" in labels
 

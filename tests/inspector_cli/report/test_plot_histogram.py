@@ -1,4 +1,4 @@
-"""telens plot --histogram: how large the values of tensors are."""
+"""telens plot --histogram: the distribution of magnitudes in tensors."""
 
 import re
 
@@ -21,13 +21,13 @@ def plot(telens, tmp_path):
 
 
 def rows_of(text):
-    """The bars of one iteration: {label: percentage}."""
+    """Returns the bars of one iteration as {label: percentage}."""
     rows = re.findall(r"^ *(NaN|Inf|zero|2\^-?\d+) +(\S+)( #*)?$", text, re.MULTILINE)
     return {label: float(percent) for label, percent, _ in rows}
 
 
 def percentages_of(chart):
-    """The bars of a page: {label: percentage}."""
+    """Returns the bars of a page as {label: percentage}."""
     return {row["label"]: row["values"][0] for row in chart["rows"]}
 
 

@@ -1,4 +1,4 @@
-"""One order of what is bad: persistence times size, and warm-up aside."""
+"""All subcommands rank problems alike: by persistence times size, without warm-up."""
 
 import json
 import re
@@ -23,8 +23,9 @@ def cast(lines, iteration, layer, tensor, underflows=0.0, overflows=0.0, saturat
 
 @pytest.fixture
 def healthy(lines, tmp_path):
-    """Delayed scaling: in iteration 0 the scale is 1, and nearly all of every gradient underflows,
-    least where it will be worst later on."""
+    """Delayed scaling. In iteration 0, with the scale 1, nearly all elements of every gradient
+    underflow: least in the layer with the most underflows later on.
+    """
     for i in range(0, 100, 10):
         for number in range(4):
             layer = f"layers.{number}.fc1"
@@ -135,8 +136,8 @@ def test_the_first_that_was_not_finite_comes_first(telens, lines, tmp_path):
 
 
 def test_whatif_ranks_by_error(telens, one_rank):
-    # Current scaling makes the activation's amax overflow by rounding alone in no case here, but
-    # 20 % of it vanish without being missed: 2^-17 beside 4. The output has no such error.
+    # 20 % of the activation vanish with current scaling without a large error: 2^-17 beside 4. The
+    # output has no such error.
     rows = rows_of(telens("whatif", one_rank, "--format", "csv"))
     known = [float(row["SQNR dB"]) for row in rows if row["SQNR dB"]]
     assert known == sorted(known)
@@ -166,7 +167,8 @@ def test_info_agrees_with_stats(telens, lines, tmp_path):
 
 
 def test_rounded_overflows_are_reported_without_alarm(telens, lines, tmp_path):
-    # Current scaling: the amax lies beyond the range as its scale was rounded, and is not clipped.
+    # Current scaling: a rounded scale can put the amax slightly above the range without clipping
+    # it.
     for i in range(10):
         cast(lines, i, "a", "weight", overflows=0.02, saturated=0)
         cast(lines, i, "a", "gradient", overflows=0.3 if i == 4 else 0, saturated=0)
@@ -255,7 +257,8 @@ def test_rounded_overflows_are_not_drawn(telens, lines, tmp_path):
     rounded, clipped = charts["overflows% of each layer's worst tensor"]["rows"]
     assert (rounded["label"], set(rounded["values"])) == ("a", {0})
     assert clipped["values"] == [2 if i == 4 else 0 for i in range(10)]
-    # The colors are those of all runs: 0.02 % is pale, though nothing here underflows more.
+    # The colors have the same scale in all runs: 0.02 % is pale, though nothing underflows more
+    # here.
     underflows = charts["underflows% of each layer's worst tensor"]
     assert (underflows["lowest"], underflows["highest"]) == ("0", "100, log above 0.1")
     assert max(place for row in underflows["rows"] for place in row["places"]) < 1000

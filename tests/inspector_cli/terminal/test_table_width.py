@@ -1,4 +1,4 @@
-"""Tables on a terminal: as wide as it is, with every layer's number; whole in a pipe."""
+"""Tables fit the width of a terminal and keep every layer's number; in a pipe they are complete."""
 
 import csv
 import io
