@@ -7,7 +7,9 @@ BUILD = Path(__file__).parents[2] / "build"
 
 
 def run(*command: object, **options) -> str:
-    """What the program prints; one that fails shows the ends of both outputs."""
+    """Returns what the program prints. If it fails, the error shows the ends of stdout and
+    stderr.
+    """
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False, **options
     )

@@ -37,7 +37,9 @@ def test_the_installed_command_runs(prefix):
 
 
 def fake_torch(folder: Path, version: str) -> Path:
-    """What CMake looks at of an installed torch: its version and that its libraries are there."""
+    """The parts of an installed torch that CMake looks at: its version, and that its libraries
+    exist.
+    """
     torch = folder / "torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "version.py").write_text(f"__version__ = '{version}'\n")
@@ -47,7 +49,7 @@ def fake_torch(folder: Path, version: str) -> Path:
 
 
 def refusal(*command: object) -> str:
-    """What a command that must fail says."""
+    """Runs a command that must fail; returns its message."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert done.returncode != 0
     return " ".join((done.stdout + done.stderr).split())
@@ -63,7 +65,7 @@ def test_another_minor_version_of_torch_is_refused_with_both_named(prefix, tmp_p
 
 
 LEAST_TORCH = re.findall(r"find_package\(LibTorch ([\d.]+) REQUIRED\)", DEPENDENCIES.read_text())
-# A project without a compiler, which is what takes most of a configuration's time.
+# A project without a compiler, because checking the compiler takes most of the configuration.
 PROJECT = f"""
 cmake_minimum_required(VERSION 3.24)
 project(torch_alone LANGUAGES NONE)

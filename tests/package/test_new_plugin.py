@@ -1,4 +1,6 @@
-"""What `telens new-plugin` writes builds against an installed telens, and its tests pass."""
+"""The files that `telens new-plugin` writes build against an installed telens and pass their
+tests.
+"""
 
 import os
 import sys

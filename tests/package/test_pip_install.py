@@ -1,4 +1,4 @@
-"""`pip install --no-build-isolation .` into a fresh environment that sees this one's torch."""
+"""`pip install --no-build-isolation .` into a new environment that can use this one's torch."""
 
 import os
 import re
@@ -28,7 +28,9 @@ def run(*command: object, environment: dict[str, str] | None = None, **options) 
 
 
 def test_pyproject_asks_for_nothing_that_its_backend_warns_of(tmp_path):
-    """The backend's notes go to stderr, its metadata into a folder; nothing is compiled."""
+    """Writes the notes of the build backend to stderr and its metadata to a folder; compiles
+    nothing.
+    """
     script = (
         "import sys, scikit_build_core.build as b; b.prepare_metadata_for_build_wheel(sys.argv[1])"
     )
@@ -43,7 +45,7 @@ def test_pyproject_asks_for_nothing_that_its_backend_warns_of(tmp_path):
 
 @pytest.fixture
 def build_folders():
-    """Two folders as deep in the tree as build/ and build-wheel/."""
+    """Two folders at the same depth in the tree as build/ and build-wheel/."""
     folders = [ROOT / f"build-ccache-test-{name}" for name in ("make", "pip")]
     yield folders
     for folder in folders:
@@ -63,7 +65,7 @@ def test_pip_reuses_objects_that_make_compiled(build_folders, tmp_path):
         *("cmake", "-G", "Ninja", "-B", pip, "-DCMAKE_BUILD_TYPE=Release", *small),
         *(f"-D{name}={value}" for name, value in defined),
         cwd=ROOT,
-        # As Debian's Python names the compiler to scikit-build-core.
+        # The compiler under the name that Debian's Python passes to scikit-build-core.
         environment=cache | {"CXX": "x86_64-linux-gnu-g++"},
     )
     objects = [
@@ -83,7 +85,7 @@ def environment(tmp_path_factory):
     """The bin folder of an environment with telens installed."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
-    # Sees the packages of this environment behind its own, as --system-site-packages would.
+    # Packages of this environment are found after its own, as with --system-site-packages.
     packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
     Path(packages, "outer.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     python = folder / "bin" / "python"

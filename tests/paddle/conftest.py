@@ -1,4 +1,4 @@
-"""Skips these tests where there is no Paddle."""
+"""Skips these tests if Paddle is not installed."""
 
 import importlib.util
 

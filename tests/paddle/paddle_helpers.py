@@ -1,4 +1,4 @@
-"""Layers of Paddle beside those of PyTorch, with the same weights."""
+"""Compares layers of telens.paddle with those of telens.pytorch that have the same weights."""
 
 import numpy as np
 import paddle
@@ -6,7 +6,7 @@ import torch
 
 from telens.paddle.core_module import TENSORS
 
-# Names that telens.pytorch has for what telens.paddle names otherwise.
+# Names in telens.pytorch of what telens.paddle names differently.
 TORCH_NAMES = {"ln_weight": "layer_norm_weight", "ln_bias": "layer_norm_bias"}
 
 
@@ -23,7 +23,9 @@ def bits(tensor):
 
 
 def copy_weights(source, target):
-    """From a layer of telens.paddle to the module of telens.pytorch of the same shape."""
+    """Copies parameters from a layer of telens.paddle to the equivalent module of
+    telens.pytorch.
+    """
     values = {}
     for name, parameter in source.named_parameters():
         *path, own = name.split(".")
@@ -34,7 +36,7 @@ def copy_weights(source, target):
 
 
 def gradients(layer):
-    """Gradients of a layer's parameters by telens.pytorch's names, as torch tensors."""
+    """Returns the gradients of a layer's parameters by telens.pytorch's names, as torch tensors."""
     found = {}
     for name, parameter in layer.named_parameters():
         *path, own = name.split(".")
@@ -46,7 +48,7 @@ def gradients(layer):
 
 
 def randoms(*shape, seed=0, dtype="float32"):
-    """Standard normal numbers, which ask for gradients."""
+    """Standard normal numbers, for which gradients are computed."""
     values = np.random.default_rng(seed).standard_normal(shape).astype("float32")
     tensor = paddle.to_tensor(values).astype(dtype)
     tensor.stop_gradient = False
@@ -54,7 +56,8 @@ def randoms(*shape, seed=0, dtype="float32"):
 
 
 def run_both(layer, module, inputs, in_fp8=None, torch_calls=None, **arguments):
-    """Forward and backward of both; (outputs, input gradients, parameter gradients) of each.
+    """Runs forward and backward of both; returns (outputs, input gradients, parameter gradients) of
+    each.
 
     ``in_fp8``: (context of Paddle, context of PyTorch). Every output's gradient is what randoms
     give.
@@ -90,7 +93,7 @@ def run_both(layer, module, inputs, in_fp8=None, torch_calls=None, **arguments):
 
 
 def assert_same_bits(ours, theirs):
-    """Of what run_both returned."""
+    """Compares the two results of run_both."""
     for mine, other in zip(ours[0], theirs[0], strict=True):
         assert bits(mine) == bits(other)
     for mine, other in zip(ours[1], theirs[1], strict=True):

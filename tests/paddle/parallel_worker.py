@@ -1,4 +1,5 @@
-"""One of two ranks: layers divided between them beside the whole layers. Raises where they differ.
+"""One of two ranks: compares layers that are divided between them with whole layers. Raises if they
+differ.
 
 python -m paddle.distributed.launch --nproc_per_node 2 --backend gloo parallel_worker.py
 """
@@ -39,19 +40,21 @@ def copy_parts(whole, divided):
 
 
 def near(mine, other, what):
-    # Sums of FP32 in another order.
+    # FP32 sums may have another order.
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5, err_msg=what)
 
 
 def sum_marked(layer, group):
-    """What fleet's hooks do for parameters that see a part of the sequence only."""
+    """Does what fleet's hooks do for parameters that see only a part of the sequence."""
     for parameter in layer.parameters():
         if getattr(parameter, "sequence_parallel", False):
             dist.all_reduce(parameter.grad, group=group)
 
 
 def compare(what, make, shape, *, sequence=False, in_parts=None, out_parts=None):
-    """``in_parts``, ``out_parts``: axes along which this rank has a part of input and output."""
+    """``in_parts``, ``out_parts``: the axes of input and output along which this rank has a
+    part.
+    """
     paddle.seed(5)
     whole, divided = make(False), make(True)
     copy_parts(whole, divided)
@@ -122,7 +125,9 @@ def compare_layers():
 
 
 def check_amaxes(group):
-    """The scales of a replicated layer follow the largest amax of both ranks."""
+    """The scales of a replicated layer follow the largest amax of both ranks if reduce_amax is
+    set.
+    """
     for reduce_amax in (True, False):
         paddle.seed(5)
         layer = te.Linear(32, 32)
@@ -137,7 +142,7 @@ def check_amaxes(group):
 
 
 def check_random_states():
-    """Attention drops what is the rank's own; hidden states drop the same on both."""
+    """Dropout of attention differs between ranks; dropout of hidden states is the same on both."""
     tracker = get_rng_state_tracker()
     tracker.reset()
     tracker.add("global_seed", 77)
@@ -147,7 +152,7 @@ def check_random_states():
     out = layer(randoms(2, 8, 32, seed=1).detach())
     found: list = []
     dist.all_gather(found, out)
-    # The same sums on both ranks: every element was dropped on both or on neither.
+    # The sums are equal on both ranks, so each element was dropped on both or on neither.
     near(found[0].numpy(), found[1].numpy(), "outputs of both ranks")
 
 

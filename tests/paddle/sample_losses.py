@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains samples/gpt_paddle.py and samples/gpt.py alike and prints their losses as a table.
+"""Trains samples/gpt_paddle.py and samples/gpt.py with equal settings and prints their losses as a
+table.
 
     PYTHONPATH=build/python build-paddle/venv/bin/python tests/paddle/sample_losses.py
 
@@ -22,7 +23,7 @@ WINDOWS = 4  # the columns are the mean losses of as many windows of steps
 
 
 def train(sample: str, seed: int, steps: int, folder: str) -> list[float]:
-    """The loss of each step."""
+    """Returns the loss of each step."""
     file = Path(folder, f"{sample}-{seed}")
     options = ["--seed", seed, "--steps", steps, "--device", "cpu", "--loss-file", file]
     command = [sys.executable, SAMPLES / sample, *SIZES, *options]

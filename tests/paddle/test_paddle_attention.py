@@ -1,4 +1,6 @@
-"""Attention and Transformer layers beside telens.pytorch's and beside Paddle's operators."""
+"""Attention and Transformer layers against those of telens.pytorch and against Paddle's
+operators.
+"""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""telens.debug in a training of Paddle: names, rows, and not one bit changed."""
+"""telens.debug in a training with Paddle: names, rows, and that no bit changes."""
 
 import csv
 import os
@@ -53,7 +53,7 @@ class Model(paddle.nn.Layer):
 
 
 def train(recompute=False):
-    """Bits of 30 losses and of the weights after them."""
+    """Returns the bits of 30 losses and of the final weights."""
     paddle.seed(1)
     model = Model()
     optimizer = paddle.optimizer.AdamW(1e-3, parameters=model.parameters())

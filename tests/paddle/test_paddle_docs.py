@@ -1,4 +1,4 @@
-"""The code of docs/paddle.md, and the sample, do what they say."""
+"""The code of docs/paddle.md and the sample do what they say."""
 
 import os
 import re
@@ -94,7 +94,7 @@ def test_the_command_answers_on_the_run_of_a_sample_that_learns(tmp_path):
         table = ask(*words)
         assert all(layer in table for layer in layers), table
     rows = ask("ledger", "--format", "csv").splitlines()
-    # Two operands of three GEMMs of each layer; the first layer's input asks for a gradient, too.
+    # Two operands of three GEMMs of each layer; the first layer's input needs a gradient, too.
     products = [row for row in rows[1:] if ",attention," not in row]
     assert len(products) == 2 * 3 * len(layers)
     assert all("under tensor scaling" in row for row in products)

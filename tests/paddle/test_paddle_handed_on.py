@@ -1,4 +1,4 @@
-"""Arguments of a layer reach the layers and the core modules that it is made of."""
+"""Arguments of a layer reach the layers and core modules of which it consists."""
 
 import functools
 
@@ -83,7 +83,7 @@ def test_a_norm_marks_its_parameters_for_sequence_parallelism():
 
 
 class WeightsInGemms(TorchDispatchMode):
-    """Notes the addresses of the tensors that operators of torch get, and copies."""
+    """Notes the addresses of tensors that torch's operators get, and the operators that copy."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ def test_operators_get_the_memory_of_paddles_tensors():
     ids=["LayerNorm", "LayerNormLinear", "LayerNormMLP", "MultiHeadAttention", "TransformerLayer"],
 )
 def test_epsilon_is_added_to_the_variance(make):
-    # The most that Paddle's LayerNorm takes, and inputs whose variance is near it.
+    # The largest epsilon that Paddle's LayerNorm accepts, and inputs with a variance near it.
     layer = make(1e-3)
     others = [make(epsilon, backend="paddle") for epsilon in (1e-3, 1e-5)]
     for other in others:
@@ -232,7 +232,7 @@ def test_the_mask_type_reaches_attention(kind):
         layer = make(**{name: mask_type})
         first, other = (layer(each, mask)[:, :-1] for each in (x, changed))
         assert (helpers.bits(first) != helpers.bits(other)) == sees_the_last, mask_type
-    # Without its mask 'padding' sees all.
+    # Without a mask tensor, 'padding' masks nothing.
     layer = make(**{name: "padding"})
     assert helpers.bits(layer(x)[:, :-1]) != helpers.bits(layer(changed)[:, :-1])
 

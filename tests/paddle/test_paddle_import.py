@@ -1,4 +1,4 @@
-"""telens.paddle is imported by nobody but who asks for it, and says what it needs."""
+"""telens.paddle is imported only on request, and says what it needs."""
 
 import subprocess
 import sys

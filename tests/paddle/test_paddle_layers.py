@@ -1,4 +1,6 @@
-"""Each layer with GEMMs: bit for bit telens.pytorch's, and near Paddle's own operators."""
+"""Layers with GEMMs equal those of telens.pytorch bit for bit, and are near Paddle's own
+operators.
+"""
 
 import functools
 
@@ -131,7 +133,8 @@ def test_gradients_are_finite_differences(name):
     step = 1e-6
     with paddle.no_grad():
         difference = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
-    # Central differences err by step^2 and by rounding / step: 1e-12 and 1e-10 of values near 100.
+    # The error of central differences is step^2, plus rounding / step: 1e-12 and 1e-10 of values
+    # near 100.
     assert difference == pytest.approx(float((x.grad * direction).sum()), rel=1e-6, abs=1e-6)
 
 

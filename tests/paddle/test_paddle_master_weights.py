@@ -36,7 +36,7 @@ def adamw_for_bf16(monkeypatch):
 
 @pytest.fixture
 def level_o2():
-    """paddle.amp.auto_cast(level="O2"), which Paddle leaves out on the CPU."""
+    """Sets what paddle.amp.auto_cast(level="O2") sets on a GPU; on the CPU Paddle ignores it."""
     tracer = _dygraph_tracer()
     former = tracer._amp_level, tracer._amp_dtype
     tracer._amp_level, tracer._amp_dtype = core.AmpLevel.O2, "bfloat16"
@@ -68,7 +68,8 @@ def train(model, optimizer, steps, in_fp8=True):
 
 @pytest.mark.parametrize("in_fp8", [True, False])
 def test_master_weights_keep_updates_that_bf16_loses(level_o2, in_fp8):
-    # 1e-5 is less than half a last place of most BF16 weights: without master weights they stay.
+    # An update of 1e-5 is less than half a last place of most BF16 weights, which would not change
+    # without master weights.
     model, optimizer = make_model(rate=1e-5)
     before = [each.astype("float32").numpy() for each in model.parameters()]
     train(model, optimizer, 20, in_fp8)
@@ -94,7 +95,7 @@ def test_the_next_forward_computes_with_the_updated_weights(level_o2):
 
 
 def test_a_checkpoint_carries_master_weights(level_o2, tmp_path):
-    # A state of an optimizer goes by names, which a new process gives anew from the first.
+    # An optimizer's state is keyed by parameter names, which each process numbers from the first.
     with paddle.utils.unique_name.guard():
         model, optimizer = make_model()
         train(model, optimizer, 3)
@@ -110,7 +111,7 @@ def test_a_checkpoint_carries_master_weights(level_o2, tmp_path):
 
 
 def test_paddle_rejects_an_update_without_bf16_support(monkeypatch, level_o2):
-    """What the stand-in stands for; where this fails, Paddle has got the kernel."""
+    """The error that the stand-in avoids. If this test fails, Paddle has the kernel."""
     monkeypatch.undo()
     model, optimizer = make_model()
     with pytest.raises(Exception, match=r"(?s)bfloat16.*adamw"):

@@ -1,4 +1,6 @@
-"""Layers refuse, as they are made, what they cannot be made with: by layer, argument and value."""
+"""Layers refuse unsuitable arguments when they are made; the error names layer, argument and
+value.
+"""
 
 import numpy as np
 import paddle
@@ -12,7 +14,7 @@ NAN = float("nan")
 
 
 def made(layer, **options):
-    """A small layer with these options."""
+    """Makes a small layer with these options."""
     sizes = {
         "Linear": {"in_features": 32, "out_features": 32},
         "LayerNorm": {"hidden_size": 32},
@@ -27,7 +29,7 @@ def made(layer, **options):
 
 
 def refuses(layer, argument, value, expected, **others):
-    # The message has the value where it is short, else its type.
+    # The message has a short value itself, of others the type.
     shown = repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
     with pytest.raises(telens.UsageError) as error:
         made(layer, **{argument: value}, **others)
@@ -138,7 +140,7 @@ def test_a_parallel_mode_of_no_kind_is_refused_without_a_group_too(layer):
     for value in ("colum", "", 0, "both"):
         with pytest.raises(telens.UsageError, match=rf"^{layer}: parallel_mode must be None or"):
             made(layer, parallel_mode=value)
-    # Transformer Engine's documentation has capitals, its code has none.
+    # Transformer Engine's documentation writes capitals, its code lower case.
     for value in ("Column", "column"):
         made(layer, parallel_mode=value)
 

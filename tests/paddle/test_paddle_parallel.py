@@ -1,4 +1,4 @@
-"""Two processes over gloo, which Paddle's wheel for the CPU has."""
+"""Two processes over gloo, which Paddle's CPU wheel contains."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_layers_divided_between_two_ranks_are_the_whole_layers(tmp_path):
 
 
 class TwoRanks:
-    """What tells a layer its part; nothing is sent in making one."""
+    """A group that only tells a layer its part; making a layer sends nothing."""
 
     nranks = 2
     rank = 1
@@ -65,7 +65,7 @@ def test_a_norm_before_rows_is_refused():
 
 @pytest.fixture
 def random_states():
-    """The state that parts of weights are drawn from, which fleet.init makes."""
+    """The random state for parts of weights, which fleet.init creates."""
     tracker = get_rng_state_tracker()
     tracker.add("model_parallel_rng", 1)
     yield

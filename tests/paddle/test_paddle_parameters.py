@@ -1,4 +1,4 @@
-"""Parameters are Paddle's: attributes, optimizers, clipping, hooks, checkpoints, copies."""
+"""Parameters are Paddle's own: attributes, optimizers, clipping, hooks, checkpoints, copies."""
 
 import copy
 import pickle
@@ -160,7 +160,7 @@ def test_a_sublayer_may_be_replaced():
 # ---------------------------------------------------------------------- optimizers
 
 
-# In FP32: on the CPU neither Paddle's AdamW nor its norm of gradients takes BF16.
+# In FP32, because on the CPU neither Paddle's AdamW nor its norm of gradients supports BF16.
 def test_a_layer_trains_with_adamw_and_clipping():
     paddle.seed(1)
     layer = te.LayerNormMLP(32, 64)
@@ -270,7 +270,7 @@ def test_a_checkpoint_restores_weights_optimizer_and_scales(tmp_path):
 
 
 def _renamed(state, source, target):
-    """Paddle keys an optimizer's state by parameter names, which count up in one process."""
+    """Paddle keys an optimizer's state by parameter names, which are numbered within a process."""
     names = {a.name: b.name for a, b in zip(source.parameters(), target.parameters(), strict=True)}
     found = {}
     for key, value in state.items():

@@ -1,4 +1,4 @@
-"""Arguments that are of no use are refused by their names."""
+"""Arguments that would have no effect are refused by name."""
 
 import numpy as np
 import paddle

@@ -16,7 +16,7 @@ from telens.common.recipe import DelayedScaling, Float8BlockScaling, MXFP8BlockS
 
 @pytest.fixture
 def amp():
-    """paddle.amp.auto_cast as it is on a GPU: on the CPU Paddle leaves it out with a warning."""
+    """Sets what paddle.amp.auto_cast sets on a GPU; on the CPU Paddle ignores it with a warning."""
     tracer = _dygraph_tracer()
     level, dtype = tracer._amp_level, tracer._amp_dtype
 
@@ -94,7 +94,7 @@ def test_auto_cast_decides_the_dtype_of_the_gemms(amp, level):
     assert layer.weight.grad.dtype == paddle.float32
     amp(core.AmpLevel.O0, "float32")
     near = helpers.to_torch(layer(x)).bfloat16().float()
-    # One rounding to BF16 of each operand and of the result, over 32 products.
+    # One rounding to BF16 of each operand and of the result, and sums of 32 products.
     np.testing.assert_allclose(
         helpers.to_torch(out).float().numpy(), near.detach().numpy(), rtol=0.05, atol=0.05
     )

@@ -1,4 +1,4 @@
-"""Every argument has the name and default that Transformer Engine 1.13's page for Paddle gives."""
+"""Every argument has the name and default in Transformer Engine 1.13's documentation of Paddle."""
 
 import inspect
 

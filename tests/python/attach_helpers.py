@@ -1,4 +1,4 @@
-"""What the tests of telens.watch share: configs, and the values of a run."""
+"""For tests of telens.watch: configs, and the values of a run."""
 
 import telens
 
@@ -18,7 +18,7 @@ def config(stats, tensors):
 
 
 def recorded(folder, statistic, **selection):
-    """The values of a statistic by (layer, tensor, iteration)."""
+    """Returns the values of a statistic by (layer, tensor, iteration)."""
     rows = telens.open_run(folder).records(statistic=statistic, **selection)
     return {(row.layer, row.tensor, row.iteration): row.value for row in rows.itertuples()}
 

@@ -1,4 +1,4 @@
-"""Drawn cases of DotProductAttention: what the module gets, and what FP64 makes of it."""
+"""Random cases of DotProductAttention: arguments of the module and the expected FP64 results."""
 
 import random
 
@@ -37,7 +37,7 @@ def drawn_case(number):
         "format": draw.choice(["sbhd", "bshd", "thd"] if padded else ["sbhd", "bshd"]),
         "scale": draw.choice([None, 0.3]),
     }
-    # cu_seqlens of sequences in batches stand in for a mask of padding.
+    # For batches, cu_seqlens may replace a padding mask.
     case["by_lengths"] = padded and (case["format"] == "thd" or draw.random() < 0.5)
     case["gap"] = draw.choice([0, 3]) if case["format"] == "thd" else 0
     case["checkpoint"] = draw.random() < 0.3
@@ -51,7 +51,7 @@ def sums_of(lengths, gap=0):
 
 
 def packed(tensor, lengths, gap):
-    """[batch, seq, ...] -> [tokens, ...], garbage in the gaps."""
+    """[batch, seq, ...] -> [tokens, ...], with arbitrary values in the gaps."""
     between = torch.full((gap, *tensor.shape[2:]), 9.0, dtype=tensor.dtype)
     return torch.cat(
         [part for x, n in zip(tensor, lengths, strict=True) for part in (x[:n], between)]
@@ -59,7 +59,7 @@ def packed(tensor, lengths, gap):
 
 
 class Case:
-    """One drawn case: what the module gets, and what FP64 makes of it."""
+    """One random case: the arguments of the module and the expected results in FP64."""
 
     def __init__(self, number):
         torch.manual_seed(number)
@@ -140,7 +140,7 @@ class Case:
         return [t.transpose(0, 1) if of["format"] == "sbhd" else t for t in tensors]
 
     def back(self, out):
-        """[batch, seq, ...] of the module's output; padding 0."""
+        """The module's output as [batch, seq, ...], with 0 at padding."""
         of = self.of
         if of["format"] != "thd":
             return out.transpose(0, 1) if of["format"] == "sbhd" else out

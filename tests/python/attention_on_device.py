@@ -1,5 +1,6 @@
-"""DotProductAttention on a GPU under tests that were written for a CPU: its arguments are moved
-there, what it returns comes back, and gradients take the same way."""
+"""Runs tests of DotProductAttention that were written for a CPU on a GPU: arguments are moved to
+the GPU, results and gradients back to the CPU.
+"""
 
 import pytest
 import torch
@@ -51,6 +52,6 @@ class OnDevice:
 
 @pytest.fixture
 def on_device(ops, monkeypatch):
-    """Every DotProductAttention of the test is one on the device."""
+    """Replaces DotProductAttention by one whose computations run on the device."""
     kind = te.DotProductAttention
     monkeypatch.setattr(te, "DotProductAttention", lambda *a, **o: OnDevice(kind(*a, **o)))

@@ -1,4 +1,4 @@
-"""Attention in FP64 from its formulas, with masks made pair by pair of positions."""
+"""Attention in FP64 by its formulas, with masks computed for each pair of positions."""
 
 import math
 
@@ -42,7 +42,7 @@ def slopes_of_alibi(heads):
 
 
 def attend(query, key, value, allowed, bias=0.0, scale=None, sink=None):
-    """[batch, seq, heads, size] each; bias is that of scaled scores.
+    """[batch, seq, heads, size] each; the bias applies to scaled scores.
 
     Returns (output [batch, seq_q, heads * size], each head's largest score).
     """

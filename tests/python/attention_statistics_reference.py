@@ -7,7 +7,7 @@ import torch
 
 COUNTS = ("numel", "nan", "posinf", "neginf", "zeros", "subnormals")
 ROWS = ("blind", "nonfinite", "single", "choosing", "one_key", "first_key")
-# Words of TensorSums before and behind the counts (core/ops/statistics_layout.h).
+# Words of TensorSums before and after the counts (core/ops/statistics_layout.h).
 TENSOR_WORDS = 18
 
 

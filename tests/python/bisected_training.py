@@ -1,4 +1,4 @@
-"""A training in FP8 that fails for one tensor: the activation of the layer `narrow`.
+"""An FP8 training that fails because of one tensor: the activation of the layer `narrow`.
 
 One of its features is 2^24 times larger than the others and has weights of zero: under one scale
 for the tensor all others underflow, and nothing is learned from them.

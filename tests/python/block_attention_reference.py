@@ -1,4 +1,4 @@
-"""FP8 attention in blocks of 32 in FP64, with bounds of what FP32 may make of it.
+"""FP8 attention in blocks of 32, computed in FP64, with bounds for FP32 results.
 
 Blocks lie along what a product adds over, so query, key and the output's gradient have codes of two
 kinds, and nothing that is computed is cast: all codes are known to the bit.
@@ -20,7 +20,7 @@ from fp8_attention_reference import (
 
 
 def over_size(x: np.ndarray, form: type) -> np.ndarray:
-    """[batch, heads, positions, size] in blocks along the last dimension."""
+    """Splits the last dimension of [batch, heads, positions, size] into blocks."""
     rows = x.astype(np.float32).reshape(-1, x.shape[-1])
     return mxfp8(rows, form)[0].astype(np.float64).reshape(x.shape)
 
@@ -30,17 +30,17 @@ def over_positions(x: np.ndarray, form: type) -> np.ndarray:
 
 
 def as_dtype(x: Known, dtype: torch.dtype) -> Known:
-    """After a rounding to the dtype, of which a few values may be either of two neighbors."""
+    """Rounds to the dtype; near a tie, either neighbor is possible."""
     ends = [
         torch.tensor(end, dtype=torch.float32).to(dtype).double().numpy()
         for end in (x.mid - x.rad, x.mid + x.rad)
     ]
-    # FP64 -> FP32 -> dtype rounds twice, at most an ulp of FP32 beside the middle of two.
+    # FP64 -> FP32 -> dtype rounds twice, which matters up to one FP32 ulp from a tie.
     return Known((ends[0] + ends[1]) / 2, np.abs(ends[1] - ends[0]) / 2 + ULP * np.abs(ends[1]))
 
 
 def sum_of_products(x: Known, weights: np.ndarray) -> Known:
-    """Over the last dimension, in FP32 in any order."""
+    """A weighted sum over the last dimension, in FP32 and in any order."""
     terms = x.mid.shape[-1] + 2
     sizes = (np.abs(x.mid) + x.rad) * np.abs(weights)
     mid = (x.mid * weights).sum(-1, keepdims=True)
@@ -84,7 +84,7 @@ def block_attention(
         return x if kept is None else Known(x.mid * kept, x.rad * kept).times(1 / keep)
 
     output = product(dropped(s), by_head(over_positions(value, E4M3), heads))
-    # The sum of the output times its gradient takes both as they are outside.
+    # The sum of the output times its gradient uses both unquantized.
     delta = sum_of_products(as_dtype(output, dtype), gradient)
 
     dv = over_groups(product(dropped(s).t, Known(over_positions(gradient, backward))), groups)

@@ -1,6 +1,6 @@
-"""What a block format does to single blocks, in NumPy and ml_dtypes: of the copies that
-block_references.py makes the errors of each block, the worst ones, the scales, and how two of them
-differ."""
+"""Statistics of single blocks in NumPy and ml_dtypes, of the copies that block_references.py makes:
+the errors of each block, the worst blocks, the scales, and how two copies differ.
+"""
 
 import numpy as np
 import torch
@@ -15,15 +15,15 @@ STATISTICS = [
     "block_saturated%_max",
     "block_saturated%_mean",
 ]
-# The first value that a cast without a limit would round to more than the largest code: 464 and 7
-# are ties, 464 to the even 448.
+# The smallest value that would round to more than the largest code without saturation. 464 and 7
+# are ties; 464 rounds to the even 448.
 CLIPPED = {E4M3: np.nextafter(np.float32(464), np.float32(500)), E2M1: np.float32(7)}
 ROW_SIGNS = np.array([1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1], np.float32)
 HADAMARD_SIGNS = sum(1 << row for row, sign in enumerate(ROW_SIGNS) if sign < 0)
 
 
 class Copy:
-    """One copy of a matrix: what was cast, its decoded values, a scale for each stored block."""
+    """One copy of a matrix: the original, the decoded values, and a scale for each stored block."""
 
     def __init__(self, x, decoded, scales, *, height, length, histogram, bins, dtype=E4M3):
         self.x, self.decoded, self.scales = x, decoded, scales
@@ -31,7 +31,7 @@ class Copy:
         self.histogram, self.bins = histogram, bins
 
     def blocks(self):
-        """(row, column, a dict of what is known of the block), in the order of rows."""
+        """Yields (row, column, dict of the block's numbers), row by row."""
         for i in range(self.scales.shape[0]):
             for j in range(self.scales.shape[1]):
                 at = np.s_[
@@ -96,7 +96,7 @@ def of_nvfp4(x, square=False):
 
 
 def without_hadamard(decoded):
-    """Undoes the transform of each sixteen rows, in the library's order of additions."""
+    """Undoes the transform of each 16 rows; adds in the order of the library."""
     rows = decoded.reshape(-1, 16, decoded.shape[1])
     for distance in (1, 2, 4, 8):
         other = np.arange(16) ^ distance
@@ -106,7 +106,7 @@ def without_hadamard(decoded):
 
 
 def difference(rowwise, columnwise):
-    """(elements that differ, mean relative difference) of two matrices."""
+    """Returns (elements that differ, mean relative difference) of two matrices."""
     a, b = rowwise.astype(np.float32), columnwise.astype(np.float32)
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(all="ignore"):
@@ -115,7 +115,7 @@ def difference(rowwise, columnwise):
 
 
 def values_of(copies):
-    """The statistics of the blocks of several micro-batches' copies, by name."""
+    """The block statistics of the copies of several micro-batches, by name."""
     blocks, bins = [], []
     for copy in copies:
         blocks += [each for _, _, each in copy.blocks()]
@@ -157,7 +157,7 @@ def worst(copy, columnwise, measure, k):
 
 
 def special(rows, columns, seed=3):
-    """Magnitudes of all sizes; blocks of zeros, with NaN, with Inf, with -0 and with subnormals."""
+    """Magnitudes of all sizes, and blocks of zeros, with NaN, Inf, -0 and subnormals."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, columns, generator=generator) * torch.logspace(-6, 2, columns)
     x = x[:, torch.randperm(columns, generator=generator)]

@@ -1,5 +1,6 @@
-"""What block formats do to a matrix, in NumPy and ml_dtypes, which share no code with the library:
-MXFP8, MXFP6, FP8 in 128-blocks, NVFP4."""
+"""Block-scaled casts of a matrix in NumPy and ml_dtypes, which share no code with the library:
+MXFP8, MXFP6, FP8 in 128-blocks, NVFP4.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +20,7 @@ ONE = np.float32(1)
 
 
 def amax_of_blocks(x, height, length, nan_wins=False):
-    """[rows / height, columns / length]; a NaN is left out unless it wins."""
+    """[rows / height, columns / length]; NaNs are ignored unless nan_wins."""
     rows, columns = x.shape
     padded = np.pad(np.abs(x), ((0, -rows % height), (0, -columns % length)))
     blocks = padded.reshape(padded.shape[0] // height, height, -1, length).swapaxes(1, 2)
@@ -28,23 +29,23 @@ def amax_of_blocks(x, height, length, nan_wins=False):
 
 
 def spread(scales, x, height, length):
-    """The scale of each element."""
+    """Repeats the scales of blocks for each element."""
     return np.repeat(np.repeat(scales, height, 0), length, 1)[: x.shape[0], : x.shape[1]]
 
 
 def rounded(scaled, dtype):
-    """To the format, saturating; NaN stays NaN."""
+    """Rounds to the format with saturation; NaN stays NaN."""
     clipped = np.where(np.isnan(scaled), scaled, np.clip(scaled, -LARGEST[dtype], LARGEST[dtype]))
     return clipped.astype(dtype).astype(np.float32)
 
 
 def mxfp6(x, dtype=E3M2, height=1):
-    """As mxfp8; a NaN makes its block NaN. height: rows that share a scale."""
+    """Like mxfp8, but a NaN makes its block NaN. height: rows that share a scale."""
     return mxfp8(x, dtype, height, nan_wins=True)
 
 
 def mxfp8(x, dtype=E4M3, height=1, nan_wins=False):
-    """Decoded values, and a scale for each block."""
+    """Returns the decoded values, and a scale for each block."""
     amax = amax_of_blocks(x, height, 32, nan_wins).astype(np.float64)
     with np.errstate(divide="ignore"):
         exponent = np.ceil(np.log2(amax / float(LARGEST[dtype])))
@@ -80,7 +81,7 @@ SIGNS = np.array([1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1], np.
 
 
 def mixed(x):
-    """Each sixteen rows of x multiplied by the Hadamard matrix / 4, which is its own inverse."""
+    """Multiplies each 16 rows of x by the Hadamard matrix / 4, which is its own inverse."""
     rows = x.reshape(-1, 16, x.shape[1])
     for distance in (1, 2, 4, 8):
         other = np.arange(16) ^ distance
@@ -90,11 +91,11 @@ def mixed(x):
 
 
 def hadamard(x, dtype):
-    """x [rows, columns] of a torch dtype, each sixteen rows transformed, in FP32 and in dtype."""
+    """Transforms each 16 rows of x [rows, columns]; returns the result in FP32 and in x's dtype."""
     exact = mixed((x.reshape(-1, 16, x.shape[1]) * SIGNS).reshape(x.shape))
     return exact, torch.from_numpy(exact).to(dtype).float().numpy()
 
 
 def without_hadamard(x):
-    """What was transformed to x, in FP32."""
+    """Undoes the transform of x, in FP32."""
     return (mixed(x).reshape(-1, 16, x.shape[1]) * SIGNS).reshape(x.shape)

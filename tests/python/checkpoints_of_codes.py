@@ -1,4 +1,4 @@
-"""DCP's checkpoints of weights that are stored in FP8 under one scale."""
+"""Distributed checkpoints (DCP) of weights that are stored in FP8 with one scale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def checkpoints(rank: int, folder: str) -> None:
 
 
 def between_shards_and_whole_weights(rank: int, folder: str) -> None:
-    """Codes and scales come from shards into shards, into whole weights, and from those."""
+    """Codes and scales can be loaded from shards into shards, from shards into whole weights, and
+    from whole weights into shards.
+    """
     recipe = Float8CurrentScaling()
     for number, (saved, loaded) in enumerate([(True, True), (True, False), (False, True)]):
         model, other = make(recipe, saved), make(recipe, loaded, seed=2)
@@ -45,7 +47,7 @@ def between_shards_and_whole_weights(rank: int, folder: str) -> None:
 
 
 def values_are_refused_for_shards(folder: str) -> None:
-    """Also codes of another format, which are values of another scale."""
+    """Codes of another format are refused too, because their scale has another meaning."""
     plain = torch.nn.Sequential(te.Linear(32, 96, device="cpu"), te.Linear(96, 80, device="cpu"))
     other_format = te.Float8CurrentScalingQuantizer(_C.DType.kFloat8E5M2)(torch.ones(96, 32))
     for came, saved in (
@@ -62,7 +64,9 @@ def values_are_refused_for_shards(folder: str) -> None:
 
 
 def values_in_pieces(rank: int, folder: str) -> None:
-    """A whole weight gets the codes and the scale of all values, whatever they were cut into."""
+    """A whole weight gets the codes and the scale of all values, however the checkpoint divides
+    them.
+    """
     torch.manual_seed(3)
     values = torch.randn(96, 32) * torch.logspace(-4, 4, 96)[:, None]
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
@@ -89,7 +93,7 @@ def values_in_pieces(rank: int, folder: str) -> None:
 
 
 def values_in_pieces_of_blocks(folder: str) -> None:
-    """The rows that the case before has saved."""
+    """Loads the rows that values_in_pieces has saved."""
     plain = torch.ones(96, 32)
     dcp.load({"weight": plain}, checkpoint_id=f"{folder}/rows")
     with te.fp8_model_init(recipe=Float8BlockScaling()):
@@ -104,7 +108,9 @@ def values_in_pieces_of_blocks(folder: str) -> None:
 
 
 def whole_state_dict(rank: int) -> None:
-    """Of layers without a state of FP8, on each rank; torch hands shards their values."""
+    """A full state dict of layers without FP8 state is loaded on each rank; torch passes values to
+    shards.
+    """
     recipe = Float8CurrentScaling()
     model, whole = make(recipe, True, seed=2), make(recipe, False)
     set_model_state_dict(model, whole.state_dict(), options=StateDictOptions(full_state_dict=True))

@@ -10,7 +10,7 @@ BUILD = Path(os.environ.get("TELENS_BUILD_DIR", ROOT / "build"))
 
 
 def ask(questions: list[dict]) -> list[dict]:
-    """One answer a question, in their order."""
+    """Returns one answer for each question, in the same order."""
     program = BUILD / "tests" / "resolve_config"
     done = subprocess.run(
         [program],

@@ -1,4 +1,4 @@
-"""What the Python tests share: where the build is, its operators, features for one test."""
+"""For all Python tests: the location of the build, its operators, and features for one test."""
 
 import os
 import signal
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-# A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
+# A shell that runs the tests in the background makes them, and the programs that they start, ignore
+# Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -32,13 +33,13 @@ def report_missing_client(package: str) -> None:
 
 @pytest.fixture(scope="session")
 def library_path() -> Path:
-    """libtelens.so: TELENS_LIBRARY if set, else that of the build folder."""
+    """The path of libtelens.so: TELENS_LIBRARY if set, else that in the build folder."""
     return Path(os.environ.get("TELENS_LIBRARY", PROJECT_ROOT / "build/lib/libtelens.so"))
 
 
 @pytest.fixture(scope="session")
 def build_folder(library_path: Path) -> Path:
-    """The build folder that the library lies in; its tests/ holds the programs of the tests."""
+    """The build folder of the library; its tests/ has the programs of the tests."""
     return library_path.parents[1]
 
 
@@ -63,7 +64,7 @@ def ops(telens_ops):
 
 @pytest.fixture(autouse=True)
 def _no_session_left_open():
-    """A test that fails inside a debug session must not take the next one with it."""
+    """If a test fails inside a debug session, the next test must not be affected."""
     yield
     if "telens.debug" in sys.modules:
         sys.modules["telens.debug"].end_debug()
@@ -71,7 +72,7 @@ def _no_session_left_open():
 
 @pytest.fixture
 def layer():
-    """A named layer with the same weights in every test."""
+    """Returns a named layer with the same weights in every test."""
     import telens.pytorch as te
 
     torch.manual_seed(1)
@@ -106,7 +107,9 @@ def register():
 
 @pytest.fixture(params=["eager", "recorded"])
 def graphs(request, monkeypatch):
-    """What captures in make_graphed_callables; None where the modules are called."""
+    """The class that captures graphs in make_graphed_callables; None if modules are called
+    directly.
+    """
     from recorded_graphs import RecordedGraphs
 
     from telens.pytorch import graph

@@ -1,4 +1,6 @@
-"""An attention that ranks share along the sequence beside the whole one: data, comparisons."""
+"""Compares attention whose sequence is divided among ranks with whole attention: data,
+comparisons.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ PACKED_LENGTHS, PACKED_PADDED = [13, 24, 3, 30], [16, 24, 8, 32]  # the latter a
 
 @dataclass(frozen=True)
 class Case:
-    """One attention, and how it is divided."""
+    """One attention, and how its sequence is divided."""
 
     comm: str
     mask: str = "causal"
@@ -38,7 +40,7 @@ class Case:
 
 
 def chunks_of(rank: int, size: int, length: int, start: int = 0) -> list[int]:
-    """The places that a rank has of a sequence, by the definition."""
+    """The positions of a sequence that a rank has, by the definition."""
     chunk = length // (2 * size)
     second = 2 * size - 1 - rank
     return [
@@ -52,7 +54,7 @@ def sums(lengths: list[int]) -> torch.Tensor:
 
 
 def places(layout: str, rank: int, size: int) -> tuple[int, torch.Tensor]:
-    """(dimension, indices) of what a rank has of a tensor of a layout."""
+    """(dimension, indices) of this rank's part of a tensor in a layout."""
     if layout == "thd":
         starts = sums(PACKED_PADDED).tolist()
         every = [
@@ -66,7 +68,7 @@ def places(layout: str, rank: int, size: int) -> tuple[int, torch.Tensor]:
 
 
 def lengths_of(case: Case) -> dict:
-    """The arguments that tell an attention of the whole sequences' lengths."""
+    """The arguments with which an attention gets the lengths of the whole sequences."""
     if case.packed:
         return {"cu_seqlens_q": sums(PACKED_LENGTHS), "cu_seqlens_q_padded": sums(PACKED_PADDED)}
     return {"cu_seqlens_q": sums(LENGTHS)} if "padding" in case.mask else {}
@@ -106,14 +108,14 @@ def make(case: Case, **more) -> te.DotProductAttention:
 
 
 def plain_kernels() -> contextlib.AbstractContextManager:
-    """On GPUs attention by products and softmax alone: fused kernels round in between."""
+    """On GPUs, attention uses products and softmax only: fused kernels round in other places."""
     if rank_device().type == "cpu":
         return contextlib.nullcontext()
     return mock.patch.dict(os.environ, {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"})
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Within 64 roundings of the largest number (4 of BF16): sums are added up in another order."""
+    """Within 64 roundings of the largest number (4 for BF16), because sums have another order."""
     assert not actual.isnan().any(), what
     roundings = 4 if expected.dtype == torch.bfloat16 else 64
     bound = roundings * torch.finfo(expected.dtype).eps / 2 * max(expected.abs().max().item(), 1e-3)
@@ -123,7 +125,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
 
 
 def compare(case: Case, rank: int, size: int, group: object) -> None:
-    """Forward and all gradients of a rank against its part of the whole attention's."""
+    """Compares the forward and all gradients of a rank with its part of the whole attention."""
     whole = whole_tensors(case)
     dim, own = places(case.layout, rank, size)
     expected = attend(case, make(case), whole)
@@ -134,6 +136,6 @@ def compare(case: Case, rank: int, size: int, group: object) -> None:
 
 
 def two_levels(rank: int) -> list[dist.ProcessGroup]:
-    """Four ranks as two by two: a2a among neighbors, p2p across."""
+    """Four ranks as two by two: a2a between neighbors, p2p between the pairs."""
     made = {pair: dist.new_group(list(pair)) for pair in ((0, 1), (2, 3), (0, 2), (1, 3))}
     return [group for pair, group in made.items() if rank in pair]

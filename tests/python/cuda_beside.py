@@ -1,5 +1,6 @@
-"""Layers on a GPU beside the same layers on the CPU: the same weights, inputs and recipe, and how
-far two devices may be apart."""
+"""Layers on a GPU and on the CPU with the same weights, inputs and recipe, and how far the two
+devices may differ.
+"""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +21,9 @@ WIDTH, HIDDEN, HEADS, TOKENS, BATCH = 128, 256, 4, 32, 2
 
 
 class Clipped(te.Float8CurrentScalingQuantizer):
-    """A class of Python: it casts other numbers than the class under it."""
+    """A quantizer class in Python. It clips first, so its codes differ from those of its base
+    class.
+    """
 
     def quantize(self, tensor):
         return super().quantize(tensor.clamp(-2, 2))
@@ -37,7 +40,7 @@ def blocks_of_weights_and_inputs(role):
     return te.Float8BlockQuantizer(E4M3, block_scaling_dim=dimensions)
 
 
-# Rounding by chance draws other numbers on each device.
+# Stochastic rounding would draw other random numbers on each device.
 NVFP4 = {"disable_stochastic_rounding": True}
 PLAIN_NVFP4 = {"disable_rht": True, **NVFP4}
 RECIPES: dict[str, Callable] = {
@@ -60,7 +63,7 @@ RECIPES: dict[str, Callable] = {
 
 
 def draw(weight: torch.Tensor) -> None:
-    """The numbers of every device come from the CPU."""
+    """The numbers for every device are drawn on the CPU."""
     with torch.no_grad():
         weight.copy_(torch.randn(weight.shape) * 0.1)
 
@@ -125,12 +128,12 @@ def forward(module, x: torch.Tensor, recipe=None):
 
 
 def normal(*sizes: int, dtype=torch.float32, seed: int = 1) -> torch.Tensor:
-    """On the CPU, so that every device has the same."""
+    """Drawn on the CPU, so that every device gets the same numbers."""
     return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def drawn(device: str, dtype, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and what the output's gradient is made of."""
+    """Returns the input and the numbers of which the gradient of the output is made."""
     generator = torch.Generator().manual_seed(100 + step)
     x, grad = torch.randn(2, TOKENS, BATCH, HIDDEN, generator=generator)
     x = x[..., :WIDTH].to(dtype).contiguous().to(device).requires_grad_()
@@ -140,7 +143,9 @@ def drawn(device: str, dtype, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     module, device: str, recipe=None, dtype=torch.bfloat16, steps=2, after_backward=None
 ) -> dict[str, torch.Tensor]:
-    """What the last of several steps has: delayed scaling takes its scales from those before."""
+    """The results of the last of several steps: delayed scaling takes its scales from earlier
+    ones.
+    """
     for step in range(steps):
         module.zero_grad()
         x, grad = drawn(device, dtype, step)
@@ -160,18 +165,19 @@ def distance(a: torch.Tensor, b: torch.Tensor, size: float) -> float:
 
 
 def size_of(name: str, results: dict[str, torch.Tensor]) -> float:
-    """Distances are relative to it. A bias of keys moves all scores of a query alike: its gradient
-    is zero but for rounding."""
+    """The size to which distances are relative. A bias of keys moves all scores of a query alike,
+    so its gradient is zero except for rounding.
+    """
     others = (name.replace("key_bias", other) for other in ("query_bias", "value_bias"))
     return next(results[other] for other in others if other in results).norm().item()
 
 
-# Two devices add in another order, and a result that falls on the other side of a rounding is a
-# unit of BF16 away; the deepest layer has ten products between its input and its gradients.
+# Two devices add in different orders, so a rounded result may differ by a unit of BF16. The deepest
+# layer has ten products between its input and its gradients.
 ROUNDINGS = {torch.bfloat16: 2**-6, torch.float32: 2**-14}
-# A number that is rounded otherwise before a cast may get another code, but few are; each is moved
-# by a step of the format. With units of BF16 added to a tenth of all inputs, layers of one product
-# were at most 0.37 of what casts change away from themselves, a TransformerLayer 0.86.
+# If a number is rounded differently before a cast, it may get another code, which differs by a step
+# of the format; few numbers are. Measured with units of BF16 added to a tenth of all inputs: for
+# layers of one product at most 0.37 of the change that the casts make, for a TransformerLayer 0.86.
 PARTS = {"MultiheadAttention": 0.8, "LayerNormMLP": 0.8, "TransformerLayer": 1.0}
 PART_OF_ONE_PRODUCT = 0.5
 
@@ -183,8 +189,9 @@ def part_of_casts(module: str) -> float:
 def assert_beside(
     actual: dict, expected: dict, exact: dict | None = None, dtype=torch.bfloat16, part=0.8
 ) -> None:
-    """`exact`, without any cast: two devices are nearer to each other than to it, and the casts of
-    both leave it."""
+    """Compares two devices. `exact` has the results without casts: the devices must be nearer to
+    each other than to it, and both must differ from it.
+    """
     assert actual.keys() == expected.keys()
     wrong = []
     for name, theirs in expected.items():
@@ -203,5 +210,5 @@ def assert_beside(
 
 @functools.cache
 def without_casts(module: str, steps: int = 2) -> dict[str, torch.Tensor]:
-    """The same training in FP32 without a recipe, on the CPU."""
+    """The same training on the CPU in FP32, without a recipe."""
     return train(build(module, "cpu", torch.float32), "cpu", None, torch.float32, steps)

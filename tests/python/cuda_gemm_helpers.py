@@ -1,5 +1,6 @@
-"""What the tests of quantized products on a GPU share: operands of every format, which kernel must
-have run on which card, and the bounds of its accumulator."""
+"""For tests of quantized products on a GPU: operands of every format, which kernel must have run on
+which GPU, and the error bounds of its accumulator.
+"""
 
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ WAYS = {
 
 @dataclass
 class Operand:
-    """Codes and scales on the CPU, as an operator takes them."""
+    """Codes and scales on the CPU, as arguments of an operator."""
 
     codes: torch.Tensor
     scale_inv: torch.Tensor
@@ -71,7 +72,7 @@ def are_known(a: Operand, b: Operand) -> bool:
 
 
 def multiply(ops, a: Operand, b: Operand, bias=None, dtype=torch.float32, split=True):
-    """a times b^T on the device; that the kernel of this card did it is asserted."""
+    """Computes a times b^T on the device and asserts that the right kernel for this GPU did it."""
     out = ops.gemm(
         *a.on_device(), *b.on_device(), move(bias), dtype, split, power_of_2_scales=are_known(a, b)
     )
@@ -85,7 +86,7 @@ def accumulate(ops, a: Operand, b: Operand, out: torch.Tensor) -> None:
 
 
 def capability() -> int | None:
-    """90 for Hopper, 100 for Blackwell; None in a rehearsal on the CPU."""
+    """90 for Hopper, 100 for Blackwell; None if the tests are rehearsed on the CPU."""
     if DEVICE != "cuda":
         return None
     major, minor = torch.cuda.get_device_capability()
@@ -96,7 +97,7 @@ HOPPER, BLACKWELL = 90, 100
 
 
 def native_kernel(a: Operand, b: Operand, dtype: torch.dtype, card: int) -> str | None:
-    """What cuBLASLt multiplies itself; None: BF16 products do it."""
+    """The name of the native cuBLASLt product; None if BF16 products are used."""
     two = 2 if a.way.mode == NVFP4 else 1
     m, n, k = a.codes.shape[0], b.codes.shape[0], a.codes.shape[1] * two
     if m % 16 or n % 16 or a.way.format_id == b.way.format_id == E5M2:
@@ -125,7 +126,9 @@ EMULATED = {
 
 
 def assert_kernel_of_the_card(a: Operand, b: Operand, dtype: torch.dtype) -> None:
-    """The newest product ran natively where this card can, and nowhere else."""
+    """Asserts that the newest product ran natively if this GPU supports it, and emulated
+    otherwise.
+    """
     from telens import _C
 
     kernel, reason = _C.newest_gemm_choice()
@@ -150,12 +153,14 @@ def newest_kernel() -> str:
 
 
 def keeps_all_exponents() -> bool:
-    """The newest product: MXFP8's exponents are added, and emulation takes them out of rows."""
+    """Whether the newest product cannot overflow in its scales: MXFP8 adds exponents, and emulation
+    takes them out of the rows.
+    """
     return "MXFP8" in newest_kernel() or newest_kernel() in EMULATED.values()
 
 
 def fit_in_any_order(a: Operand, b: Operand) -> bool:
-    """Whether sums of 128 products of codes and FP32 scales may be multiplied in any order."""
+    """Whether sums of 128 products of codes may be multiplied by their FP32 scales in any order."""
     smallest, largest = (
         [f(operand.scale_inv.double()).item() for operand in (a, b)] for f in (torch.min, torch.max)
     )
@@ -165,7 +170,9 @@ def fit_in_any_order(a: Operand, b: Operand) -> bool:
 
 
 def quantized(ops, x: torch.Tensor, way: Way, columnwise: bool) -> Operand:
-    """x [rows, K], K along the rows of the codes or, columnwise, of the memory under them."""
+    """Quantizes x [rows, K]; K is along the rows of the codes or, if columnwise, along their
+    columns in memory.
+    """
     source = x.t().contiguous() if columnwise else x
     asked = (not columnwise, columnwise)
     if way.mode == TENSOR:
@@ -199,12 +206,12 @@ def operands(ops, shape, ways, columnwise=(False, False), spread=1.0):
 
 # Relative error of the output's own rounding.
 OUTPUT_ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24}
-# Hopper's tensor cores add 32 products of FP8 codes and the sum so far at a time: each is cut to 13
-# bits behind the leading one of the largest, which is at most sum |a| |b|. An H100 was seen at most
-# 2^-8.7 away, and 2^-12.5 in the mean square.
+# Hopper's tensor cores add 32 products of FP8 codes to the sum so far in one operation. Each term
+# is cut to 13 bits after the leading bit of the largest one, which is at most sum |a| |b|. Largest
+# error that was measured on an H100: 2^-8.7; root mean square: 2^-12.5.
 CUT_OF_32_PRODUCTS = 33 * 2**-13
-# Error of the accumulator, in terms of sum |a| |b|. Its sums of 128 products go on in FP32; the
-# products of other kernels are within it, too.
+# Error of the accumulator relative to sum |a| |b|. Sums of 128 products are added in FP32. The
+# products of other kernels are within this bound, too.
 SPLIT_ACCUMULATOR = 128 / 32 * CUT_OF_32_PRODUCTS
 
 
@@ -217,8 +224,9 @@ def fp32_accumulator(k: int) -> float:
 
 
 def bound_of(out, first, second, added, accumulator) -> tuple[torch.Tensor, torch.Tensor]:
-    """first [M, K] times second [N, K]^T plus `added`, all FP64 on the CPU, and how far `out` may
-    be from it: some kernels of cuBLASLt round the product before they add the bias."""
+    """Returns first [M, K] times second [N, K]^T plus `added`, in FP64 on the CPU, and how much
+    `out` may differ. Some kernels of cuBLASLt round the product before they add the bias.
+    """
     product = first @ second.t()
     exact = product + added
     bound = accumulator * (first.abs() @ second.abs().t() + abs(added))
@@ -226,7 +234,7 @@ def bound_of(out, first, second, added, accumulator) -> tuple[torch.Tensor, torc
     return exact, bound + 2 * OUTPUT_ROUNDING[out.dtype] * rounded
 
 
-# FP16's subnormals end at 2^-24; of other outputs the bound alone counts.
+# FP16's subnormals are multiples of 2^-24; for other outputs the relative bound is enough.
 ABSOLUTE = {torch.float16: 2**-24, torch.bfloat16: 0.0, torch.float32: 0.0}
 
 

@@ -1,4 +1,4 @@
-"""What the tests share that compare operators on a GPU with the same operators on the CPU."""
+"""For tests that compare operators on a GPU with the same operators on the CPU."""
 
 import math
 import os
@@ -55,9 +55,10 @@ def inputs_of(dtype: torch.dtype) -> torch.Tensor:
 def block_matrix(
     shape: tuple[int, int], dtype: torch.dtype, infinities: bool = True
 ) -> torch.Tensor:
-    """Magnitudes over many powers of two, blocks of zeros, and special values strewn in. One
-    infinity makes NVFP4's tensor scale 1; without, fewer powers of two, so that none overflows
-    FP16, nor does a sum of the Hadamard transform."""
+    """Magnitudes over many powers of two, blocks of zeros, and special values among them. With one
+    infinity NVFP4's tensor scale is 1; data without infinities has fewer powers of two, so that
+    neither FP16 nor a sum of the Hadamard transform overflows.
+    """
     generator = torch.Generator().manual_seed(3)
     powers = torch.randn(shape, generator=generator).mul(6 if infinities else 3)
     x = torch.randn(shape, generator=generator) * powers.exp2()

@@ -1,4 +1,4 @@
-"""What tests of debug sessions share: configurations, loggers, a layer that is trained."""
+"""For tests of debug sessions: configurations, loggers, a layer that is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import telens.pytorch as te
 
 
 def section(features: dict, namespace: str | None = "transformer_engine", **layers) -> dict:
-    """A configuration of one section; without ``layers`` it is for all of them."""
+    """A configuration of one section, which is for all layers unless ``layers`` is given."""
     return {
         "section": {
             "enabled": True,
@@ -32,7 +32,7 @@ def logging_of(tensors, stats, feature: str = "LogTensorStats", **keys) -> dict:
 
 
 class Scalars(debug.BaseLogger):
-    """Keeps what it is given."""
+    """A logger that keeps the values that it gets."""
 
     def __init__(self):
         self.rows = []
@@ -49,7 +49,7 @@ class Scalars(debug.BaseLogger):
 
 
 def stopping() -> dict:
-    """A run that is to stop at the first output that is not finite."""
+    """A configuration that stops the run at the first output that is not finite."""
     trigger = {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
     return section({"Trigger": trigger}, namespace="telens")
 
@@ -69,19 +69,19 @@ def train(layer, x: torch.Tensor, steps: int = 1, fp8: bool = False, loss=mean_s
 
 
 def statistics_log(log_dir: pathlib.Path, rank: int = 0) -> str:
-    """The text file of statistics."""
+    """Returns the text log of statistics."""
     name = f"nvdlfw_inspect_globalrank-{rank}.log"
     return (log_dir / "nvdlfw_inspect_statistics_logs" / name).read_text()
 
 
 def message_log(log_dir: pathlib.Path, rank: int = 0) -> str:
-    """The text file of messages."""
+    """Returns the text log of messages."""
     name = f"nvdlfw_inspect_globalrank-{rank}.log"
     return (log_dir / "nvdlfw_inspect_logs" / name).read_text()
 
 
 class Backward(torch.autograd.Function):
-    """Gives the layer a gradient of one's own."""
+    """Sums the output. Its backward gives the layer `gradient` instead of ones."""
 
     @staticmethod
     def forward(ctx, output, gradient):

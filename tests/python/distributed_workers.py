@@ -14,8 +14,8 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
-# Where the matrices of parallel layers run: a parameter of their tests. A machine without a GPU
-# skips the second one.
+# The devices of the matrices in tests of parallel layers, as a test parameter. A machine without a
+# GPU skips the second one.
 DEVICES = [
     "cpu",
     pytest.param(
@@ -35,7 +35,7 @@ def rank_device() -> torch.device:
 
 
 def has_own_gpus(world_size: int) -> bool:
-    """True if each rank has a GPU of its own, as NCCL wants it."""
+    """True if each rank has a GPU of its own, which NCCL needs."""
     return torch.cuda.device_count() >= world_size
 
 
@@ -67,8 +67,8 @@ def _enter(
     )
     function(rank)
     torch.distributed.barrier()
-    # All ranks came through. Taking a gloo group apart now and then aborts a process that is done
-    # ("terminate called without an active exception"), which is not what a test is about.
+    # All ranks have succeeded. Destroying a gloo group sometimes aborts a process ("terminate
+    # called without an active exception"), which must not fail the test.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -102,7 +102,7 @@ def _call(function: Callable[..., None], args: tuple, rank: int) -> None:
 
 
 def written_to_stderr(call: Callable[[], object]) -> str:
-    """The lines that a process wrote, from C++ too."""
+    """Returns the lines that a call writes to stderr, from C++ too."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)

@@ -1,4 +1,4 @@
-"""A section for each built-in feature, for tests that go through all of them."""
+"""A section for each built-in feature, for tests that use all of them."""
 
 GEMM_INPUTS = ["activation", "weight", "gradient"]
 OF_TENSORS = ["min", "max", "mean", "std", "l1_norm", "l2_norm", "cur_amax", "dynamic_range"]

@@ -1,4 +1,4 @@
-"""FP8 attention in FP64 from its formulas, with bounds of what FP32 may make of them.
+"""FP8 attention in FP64 by its formulas, with bounds for results in FP32.
 
 A value is known as mid +- rad: sums in FP32 differ from ours by rad, and where that crosses the
 middle between two codes, a cast may give either of them.
@@ -17,7 +17,7 @@ EXP = 16 * ULP  # the error of exp and of a division
 
 @dataclass
 class Known:
-    """What FP32 arithmetic gives lies between mid - rad and mid + rad."""
+    """An interval: a result in FP32 lies between mid - rad and mid + rad."""
 
     mid: np.ndarray
     rad: np.ndarray = None
@@ -37,13 +37,13 @@ class Known:
         return Known(self.mid, self.rad + half_ulp * (np.abs(self.mid) + self.rad))
 
     def amax(self):
-        """(lowest, highest, in the middle)"""
+        """Returns the (lowest, highest, middle) possible amax."""
         size = np.abs(self.mid)
         return (size - self.rad).max(), (size + self.rad).max(), size.max()
 
 
 def product(a: Known, b: Known) -> Known:
-    """a @ b, added up in FP32 in any order."""
+    """a @ b, summed in FP32 in any order."""
     sizes_a, sizes_b = np.abs(a.mid), np.abs(b.mid)
     terms = a.mid.shape[-1] + 2
     rad = a.rad @ (sizes_b + b.rad) + sizes_a @ b.rad
@@ -51,7 +51,7 @@ def product(a: Known, b: Known) -> Known:
 
 
 def codes(x: np.ndarray, scale: float, form) -> np.ndarray:
-    """The values of the codes of x, by a product in FP32 and a rounding to the nearest code."""
+    """Returns the values of the codes of x: multiplied in FP32 and rounded to the nearest code."""
     scaled = x.astype(np.float32) * np.float32(scale)
     return np.clip(scaled, -LARGEST[form], LARGEST[form]).astype(form).astype(np.float64)
 
@@ -62,7 +62,7 @@ def floor_to_power_of_two(x: float) -> np.float32:
 
 @dataclass
 class Casts:
-    """The scales of the six casts; None: of the tensor's own amax."""
+    """The six casts, with their scales; without one, that of the tensor's own amax."""
 
     scales: dict[str, float] = field(default_factory=dict)
     forward: type = E4M3
@@ -80,7 +80,9 @@ class Casts:
         return [(self.under(name, part, scale), inverse) for part in parts]
 
     def scale_of(self, name: str, *parts: Known) -> tuple[float, float]:
-        """The scale that the parts together are cast with, and the share that it may be off."""
+        """Returns the scale with which the parts are cast together, and its possible relative
+        error.
+        """
         form = self.form(name)
         bounds = np.array([part.amax() for part in parts if part.mid.size]).max(0, initial=0)
         low, high, middle = bounds if np.ndim(bounds) else (0, 0, 0)
@@ -105,7 +107,7 @@ class Casts:
 
 
 def softmax(p: Known, sink: np.ndarray | None) -> tuple[Known, np.ndarray]:
-    """Over the last dimension; and the sink's weight. A row of -Inf alone is 0."""
+    """Softmax over the last dimension, and the weight of the sink. A row with only -Inf is 0."""
     largest = p.mid.max(-1, keepdims=True)
     if sink is not None:
         largest = np.maximum(largest, sink)
@@ -145,7 +147,7 @@ def by_head(x: np.ndarray, heads: int) -> Known:
 
 
 def over_groups(x: Known, groups: int) -> Known:
-    """Heads that share a key added up."""
+    """Adds the gradients of heads that share a key."""
     shape = (x.mid.shape[0], groups, x.mid.shape[1] // groups, *x.mid.shape[2:])
     mid, rad, size = (each.reshape(shape).sum(2) for each in (x.mid, x.rad, np.abs(x.mid)))
     return Known(mid, rad + shape[2] * ULP * size)

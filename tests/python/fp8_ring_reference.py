@@ -1,4 +1,4 @@
-"""FP8 attention whose keys travel round a ring of ranks, in FP64, with bounds of what FP32 makes.
+"""FP8 attention whose keys travel around a ring of ranks, in FP64, with bounds for results in FP32.
 
 Each step casts its own operands: see core/modules/attention/fp8_ring_attention.cpp.
 """
@@ -23,7 +23,7 @@ from fp8_attention_reference import (
 
 
 class StepCasts(Casts):
-    """Casts of many steps, whose amaxes go to one history."""
+    """The casts of several steps, whose amaxes are kept in one history."""
 
     def scale_of(self, name: str, *parts: Known) -> tuple[float, float]:
         before = self.amaxes.get(name, (0.0, 0.0))
@@ -33,14 +33,14 @@ class StepCasts(Casts):
 
 
 def total(parts: list[Known]) -> Known:
-    """Added up in FP32 in any order."""
+    """The sum of the parts in FP32, in any order."""
     size = sum(np.abs(part.mid) + part.rad for part in parts)
     return Known(sum(x.mid for x in parts), sum(x.rad for x in parts) + len(parts) * ULP * size)
 
 
 @dataclass
 class Step:
-    """Queries of a rank at the keys of another."""
+    """The queries of one rank with the keys of another."""
 
     owner: int
     rows: slice  # among the rank's queries
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass
 class Coded:
-    """What one rank has: codes of query, key and value, the inverse of their scale."""
+    """The data of one rank: codes of query, key and value, and the inverse of their scale."""
 
     query: np.ndarray
     key: np.ndarray
@@ -74,7 +74,7 @@ def steps_of(rank: int, ranks: int, length: int, causal: bool) -> list[Step]:
 
 
 def lse_of(p: Known) -> Known:
-    """The logarithm of the sum of a step's exponentials."""
+    """The logarithm of the sum of the exponentials of a step."""
     largest = p.mid.max(-1, keepdims=True)
     total = np.exp(p.mid - largest).sum(-1, keepdims=True)
     finite = np.where(np.isfinite(p.mid), p.rad + 2 * ULP * np.abs(p.mid), 0)
@@ -106,7 +106,7 @@ class Ring:
             self.coded.append(Coded(q.mid, k.mid, v.mid, inverse))
 
     def run(self, delayed: bool) -> Expected:
-        """All of it in natural order."""
+        """The whole result in natural order."""
         outputs, queries = [], []
         keys: list[list[Known]] = [[] for _ in range(self.ranks)]
         values: list[list[Known]] = [[] for _ in range(self.ranks)]

@@ -1,5 +1,6 @@
-"""What the tests of fused casts share, on the CPU and on a GPU: a training, watched or not, its
-bits, and the operators that it ran."""
+"""For tests of fused casts, on the CPU and on a GPU: a training, watched or not, with its bits and
+the operators that it ran.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ def training(
     dtype: torch.dtype = torch.bfloat16,
     recipe: DelayedScaling | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-    """Trains for STEPS with ``tensors`` watched; every tensor that came of it, and how often each
-    operator of ours ran."""
+    """Trains for STEPS with ``tensors`` watched. Returns all resulting tensors, and how often each
+    of our operators ran.
+    """
     torch.manual_seed(1)
     module = make()
     generator = torch.Generator().manual_seed(2)

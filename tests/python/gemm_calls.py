@@ -1,10 +1,10 @@
-"""With which arguments the products of quantized operands are called."""
+"""Observes the arguments with which products of quantized operands are called."""
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class GemmCalls(TorchDispatchMode):
-    """While it is on, what telens::gemm and telens::gemm_accumulate get for one argument."""
+    """While active, notes what telens::gemm and telens::gemm_accumulate get for one argument."""
 
     def __init__(self, argument: str):
         super().__init__()
@@ -16,7 +16,7 @@ class GemmCalls(TorchDispatchMode):
         if func._schema.name in ("telens::gemm", "telens::gemm_accumulate"):
             arguments = func._schema.arguments
             names = [argument.name for argument in arguments]
-            # Torch leaves out what is the default.
+            # Torch omits arguments that have their default.
             default = arguments[names.index(self.argument)].default_value
             given = {**dict(zip(names, args, strict=False)), **kwargs}
             self.values.append(given.get(self.argument, default))

@@ -1,4 +1,4 @@
-"""Trainings with graphed callables and without, for a CPU with recorded graphs and for a GPU."""
+"""Trainings with and without graphed callables, for a CPU with recorded graphs and for a GPU."""
 
 import contextlib
 import copy
@@ -30,7 +30,7 @@ def make_layers(device, dtype=torch.float32):
 
 
 def make_stored(recipe, device, dtype=torch.float32):
-    """A layer whose weight is codes."""
+    """A layer whose weight is stored as codes."""
     torch.manual_seed(4)
     with te.fp8_model_init(recipe=recipe):
         return te.Linear(WIDTH, WIDTH, device=device, params_dtype=dtype)
@@ -55,7 +55,7 @@ def moves_of(recipe, device, dtype):
 
 
 def check_stored_weights_that_move(recipe, device, dtype, move):
-    """In place they may change; elsewhere a call says that they are."""
+    """Weights may change in place. If they have moved to other memory, a call raises an error."""
     layer, plain = (make_stored(recipe, device, dtype) for _ in range(2))
     te.make_graphed_callables(layer, sample(device, dtype), enabled=True, recipe=recipe)
     expected = train([plain], recipe, device, dtype, steps=2)
@@ -68,7 +68,7 @@ def check_stored_weights_that_move(recipe, device, dtype, move):
 
 
 class Forked(torch.nn.Module):
-    """No module of this package, but one that draws from a tracker."""
+    """A module that is not of this package and draws random numbers from a tracker."""
 
     def __init__(self, tracker):
         super().__init__()
@@ -81,7 +81,9 @@ class Forked(torch.nn.Module):
 
 
 class Reads(torch.nn.Module):
-    """Reads a value on the host, which no graph holds; with a tracker it draws before."""
+    """Reads a value on the host, which a graph cannot capture. With a tracker, it draws numbers
+    before.
+    """
 
     def __init__(self, tracker=None):
         super().__init__()
@@ -116,7 +118,9 @@ def inputs_of(step, device, dtype):
 
 
 def train(layers, recipe, device, dtype=torch.float32, steps=4, microbatches=1, flagged=False):
-    """Outputs, gradients and parameters of all steps, and the layers' states at the end."""
+    """Returns the outputs, gradients and parameters of all steps, and the final states of the
+    layers.
+    """
     parameters = [p for each in layers for p in each.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     seen = []
@@ -138,7 +142,9 @@ def train(layers, recipe, device, dtype=torch.float32, steps=4, microbatches=1, 
 
 
 def make_delayed(device, dtype=torch.float32, fuse_wgrad_accumulation=False):
-    """Layers whose weights' gradients wait for backward_dw, with main_grad if they are fused."""
+    """Layers whose weight gradients are computed in backward_dw; with main_grad if they are
+    fused.
+    """
     torch.manual_seed(3)
     options = {
         "delay_wgrad_compute": True,
@@ -154,7 +160,7 @@ def make_delayed(device, dtype=torch.float32, fuse_wgrad_accumulation=False):
 
 
 def train_delayed(layers, recipe, device, dtype=torch.float32, flagged=False):
-    """Outputs, gradients and states; each backward_dw comes behind all of a backward."""
+    """Returns outputs, gradients and states. Each backward_dw is called after a whole backward."""
     parameters = [p for each in layers for p in each.parameters()]
     seen = []
     for step in range(3):
@@ -177,12 +183,13 @@ def train_delayed(layers, recipe, device, dtype=torch.float32, flagged=False):
     return seen + [each.get_extra_state() for each in layers]
 
 
-# Two chunks of one layer, two micro-batches, interleaved.
+# Two chunks of one layer each, two micro-batches, interleaved.
 ORDER = [1, 2, 1, 2, -2, -1, -2, -1]
 
 
 def run_pipeline(calls, layers, recipe, device, dtype, steps=3, flagged=False):
-    """Each step runs both micro-batches forward, then both backward; calls as ORDER returns them.
+    """Runs both micro-batches forward, then both backward, in each step. `calls` are those of
+    ORDER.
 
     With calls=None the layers themselves are called.
     """
@@ -221,7 +228,7 @@ def copies(layers):
 
 
 class LoggedStream:
-    """Of a GPU, where there is none: writes down what it is asked for."""
+    """Stands for a GPU stream on a CPU; notes the calls of its methods."""
 
     device = torch.device("cuda", 0)
 

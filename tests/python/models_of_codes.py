@@ -1,4 +1,4 @@
-"""Models whose weights are stored in FP8 under one scale, sharded by FSDP2 or whole."""
+"""Models whose weights are stored in FP8 with one scale, sharded by FSDP2 or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (32, 96, 80)
 
 
 def make(recipe, shard: bool, seed: int = 1, sizes=SIZES, **options) -> torch.nn.Sequential:
-    """Weights of 96 rows, 32 on each rank, and of 80: 27, 27 and 26."""
+    """A model with weights of 96 rows, 32 on each rank, and of 80 rows: 27, 27 and 26."""
     torch.manual_seed(seed)
     with te.fp8_model_init(recipe=recipe):
         model = torch.nn.Sequential(
@@ -34,7 +34,7 @@ def make(recipe, shard: bool, seed: int = 1, sizes=SIZES, **options) -> torch.nn
 
 
 def batch(step: int, rank: int, rows: int = 16, width: int = 32) -> torch.Tensor:
-    """Whole numbers of which few are not 0, so that the mean of ranks' gradients is exact."""
+    """Integers that are mostly 0, so that the mean of the ranks' gradients is exact."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randint(-1, 2, (rows, width), generator=generator).float().to(rank_device())
 

@@ -7,7 +7,7 @@ import torch
 
 
 class Block(torch.nn.Module):
-    """Causal self-attention and an MLP, each behind a norm and with a residual."""
+    """Causal self-attention and an MLP, each after a norm and with a residual."""
 
     def __init__(self, width: int, heads: int, bias: bool) -> None:
         super().__init__()
@@ -31,7 +31,9 @@ class Block(torch.nn.Module):
 
 
 class NanoGPT(torch.nn.Module):
-    """Returns (logits, loss), as the original does; ``tied``: the head shares the embedding."""
+    """Returns (logits, loss), as the original does. ``tied``: the head uses the embedding's
+    weight.
+    """
 
     def __init__(
         self,

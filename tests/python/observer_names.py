@@ -1,4 +1,4 @@
-"""Reads the names of telens._observer from its stub, and simulates it with the core.
+"""Reads the names of telens._observer from its stub, and simulates the module with the core.
 
 python tests/python/observer_names.py PROGRAM ARGUMENT...: runs a Python program in which
 telens._C is an observer: the built one or, if it is not built, the core without other names.

@@ -1,4 +1,4 @@
-"""Divided layers that overlap communication with their GEMMs, beside the same without."""
+"""Divided layers whose GEMMs overlap with communication, and the same layers without overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from telens import _C
 from telens.pytorch import UserBufferQuantizationMode as Mode
 
 IN, OUT, BATCH = 64, 64, 4
-# Names of a column and of a row layer, and the overlaps of each with the settings that they want.
+# Names of a column and of a row layer, and the overlaps of each with the settings for them.
 COLUMN, ROW = "fc1", "fc2"
 OVERLAPS = {
     "ring gather": (
@@ -40,7 +40,7 @@ OVERLAPS = {
 
 @contextlib.contextmanager
 def userbuffers(size: int, settings: dict | None = None, **arguments) -> Iterator[None]:
-    """initialize_ub for both precisions, and destroy_ub."""
+    """Calls initialize_ub for both precisions, and destroy_ub at the end."""
     modes = {"quantization_modes": [Mode.NONE, Mode.FP8], "ub_cfgs": settings}
     te.initialize_ub([size * 64, IN], size, **(modes | arguments))
     try:
@@ -50,7 +50,7 @@ def userbuffers(size: int, settings: dict | None = None, **arguments) -> Iterato
 
 
 def linear(mode: str, precision: str, **arguments) -> te.Linear:
-    """A layer of sequence parallelism over all ranks."""
+    """A layer with sequence parallelism over all ranks."""
     dtype, _ = PRECISIONS[precision]
     return te.Linear(
         IN, OUT, parallel_mode=mode, sequence_parallel=True, tp_group=dist.group.WORLD,
@@ -60,7 +60,7 @@ def linear(mode: str, precision: str, **arguments) -> te.Linear:
 
 @dataclass
 class Counts:
-    """GEMMs, messages and bytes that they send, of this process."""
+    """The GEMMs of this process, and the messages and bytes that it sends."""
 
     gemms: int
     messages: int
@@ -77,7 +77,7 @@ class Counts:
 
 
 def data_of(layer: te.Linear, precision: str, tokens: int, exact: bool, seed: int) -> tuple:
-    """Input and output's gradient of this rank."""
+    """The input and the gradient of the output on this rank."""
     columns = layer.parallel_mode == "column"
     ranks = dist.get_world_size()
     rows = (tokens // ranks, tokens) if columns else (tokens, tokens // ranks)
@@ -93,7 +93,7 @@ def data_of(layer: te.Linear, precision: str, tokens: int, exact: bool, seed: in
 
 
 def fill(layer: te.Linear, precision: str, exact: bool, seed: int) -> None:
-    """Weights and bias that are the same for the same seed."""
+    """Fills weights and bias with numbers that depend on the seed only."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -106,7 +106,7 @@ def fill(layer: te.Linear, precision: str, exact: bool, seed: int) -> None:
 
 
 def trained(layer: te.Linear, precision: str, x: torch.Tensor, gradient: torch.Tensor) -> dict:
-    """What two steps make, of which delayed scaling has scales in the second one."""
+    """Trains two steps, because delayed scaling has a scale from an amax only in the second one."""
     for _ in range(2):
         x = x.detach().requires_grad_()
         layer.zero_grad()

@@ -1,4 +1,4 @@
-"""A layer that is divided among ranks beside the whole one: data, shards, comparisons."""
+"""Compares a layer that is divided among ranks with the whole layer: data, shards, comparisons."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ PRECISIONS = {
     "MXFP8": (torch.float32, recipes.MXFP8BlockScaling),
     "blocks": (torch.float32, recipes.Float8BlockScaling),
     "NVFP4": (torch.float32, lambda: _nvfp4(disable_rht=True)),
-    # The rotated amax of a shard's features is another than the whole's.
+    # A shard of features has another amax after the rotation than the whole.
     "NVFP4 rotated": (torch.float32, lambda: _nvfp4()),
 }
-# Whole numbers whose sums BF16 holds; quarters that E4M3 and E5M2 hold, of which the largest gives
-# a scale that is a power of two (448 / 1.75, 57344 / 1.75). Every shard has the largest one.
+# The largest number of each precision. Integers whose sums are exact in BF16; for FP8, quarters
+# that E4M3 and E5M2 represent, with a largest one that makes the scale a power of two (448 / 1.75,
+# 57344 / 1.75). Every shard contains the largest one.
 LARGEST = {"BF16": 1}
 
 
@@ -34,7 +35,7 @@ def _nvfp4(**options: bool) -> recipes.Recipe:
 
 
 def numbers(precision: str, *sizes: int, seed: int) -> torch.Tensor:
-    """Data whose sums are exact: the order of summation does not show."""
+    """Data with exact sums, so that the order of summation has no effect."""
     dtype, _ = PRECISIONS[precision]
     generator = torch.Generator().manual_seed(seed)
     largest = LARGEST.get(precision, 7)
@@ -43,13 +44,15 @@ def numbers(precision: str, *sizes: int, seed: int) -> torch.Tensor:
 
 
 def normal(*sizes: int, seed: int = 1) -> torch.Tensor:
-    """FP32 of a normal distribution, the same on every device."""
+    """Normally distributed FP32 numbers, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(sizes, generator=generator).to(rank_device())
 
 
 def equal(precision: str, actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Bit for bit; NVFP4's scales are no powers of two, so the order of FP32 sums shows."""
+    """Equal bit for bit. NVFP4's scales are not powers of two, so there the order of FP32 sums has
+    an effect.
+    """
     assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
     if precision.startswith("NVFP4"):
         bound = 64 * 2.0**-24 * expected.abs().max().item() * 8

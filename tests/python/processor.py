@@ -1,4 +1,4 @@
-"""What the processor of the tests can do."""
+"""What the processor that runs the tests supports."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import torch
 
 
 def has_native_bf16() -> bool:
-    """Returns True if torch's BF16 products run on BF16 instructions, so that ours do too."""
+    """Whether torch's BF16 products use BF16 instructions, in which case ours do too."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     flags = Path("/proc/cpuinfo").read_text().split()

@@ -1,4 +1,4 @@
-"""A training step under a recipe."""
+"""A training step with a recipe."""
 
 import torch
 
@@ -6,7 +6,7 @@ import telens.pytorch as te
 
 
 def forward(recipe) -> torch.Tensor:
-    """The output of a Linear and all gradients of its step, one below the other."""
+    """Returns the output of a Linear and all gradients of its step, stacked along the rows."""
     torch.manual_seed(0)
     layer = te.Linear(64, 64, device="cpu")
     x = torch.randn(32, 64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Graphs on a CPU: operators are recorded as a capture would, and run again on the same memory.
+"""Graphs on a CPU: operators are recorded as by a capture, and run again on the same memory.
 
 As on a GPU, a capture computes nothing: what its operators wrote into memory from before is put
 back, and what they have made is NaN until a replay. What reads a value on the host is an error.
@@ -16,7 +16,7 @@ _READS_OF_THE_HOST = ("aten._local_scalar_dense", "aten.is_nonzero", "aten.nonze
 
 
 class RecordedGraphs:
-    """In place of ``telens.pytorch.cuda_graphs.CudaGraphs``."""
+    """Replaces ``telens.pytorch.cuda_graphs.CudaGraphs``."""
 
     def __init__(self):
         self.pools = []

@@ -1,4 +1,6 @@
-"""Dumped GEMMs for the tests of telens replay, and what h5py, numpy and ml_dtypes read in them."""
+"""Dumped GEMMs for the tests of telens replay, and their contents as h5py, numpy and ml_dtypes read
+them.
+"""
 
 import h5py
 import ml_dtypes
@@ -38,7 +40,7 @@ FORMATS = {
 
 
 def dump_gemms(log_dir, recipe, *, features=128, tokens=64, dtype=torch.bfloat16, **keys):
-    """Two iterations, of which the second, with larger tensors, is dumped."""
+    """Trains two iterations, and dumps the second one, which has larger tensors."""
     torch.manual_seed(1)
     layer = te.Linear(features, 96, params_dtype=dtype, name="layers.0.fc1")
     keys = {"tensors": ALL, "operands": True, "start_step": 1, "end_step": 1} | keys
@@ -51,7 +53,9 @@ def dump_gemms(log_dir, recipe, *, features=128, tokens=64, dtype=torch.bfloat16
 
 
 def drop_checksums(file):
-    """As earlier versions wrote dumps, and for tests that change one."""
+    """Removes the checksums: earlier versions wrote none, and tests that change a dump need
+    none.
+    """
 
     def drop(_, item):
         item.attrs.pop("crc", None)
@@ -61,7 +65,7 @@ def drop_checksums(file):
 
 
 class Dumped:
-    """The folder of dumps by recipe, each made once."""
+    """The folder of dumps of each recipe; each is made once."""
 
     def __init__(self, tmp_path_factory):
         self._factory = tmp_path_factory
@@ -86,7 +90,7 @@ def decoded(dataset):
 
 
 def operand(group):
-    """What the GEMM got, as [rows, K], in FP64."""
+    """Returns what the GEMM got, as [rows, K], in FP64."""
     if "values" in group:
         return decoded(group["values"])
     values, scales = decoded(group["codes"]), decoded(group["scale_inv"])
@@ -107,7 +111,7 @@ def operand(group):
 
 
 def read_with_h5py(path):
-    """a, b, a', b', bias and result of a dumped GEMM."""
+    """Returns a, b, a', b', bias and result of a dumped GEMM."""
     with h5py.File(path) as file:
         gemm = file.attrs["gemm"].decode()
         a, b = (decoded(file[f"{side}/high_precision"]) for side in "ab")

@@ -1,10 +1,10 @@
-"""Results that are to have the same bits."""
+"""Compares results that must have the same bits."""
 
 import torch
 
 
 def assert_same(found, expected, case="") -> None:
-    """Tensors one by one; a failure names the case and the number of the first that differs.
+    """Compares tensors one by one. A failure names the case and the index of the first difference.
 
     Bits are compared: -0 is not 0, and a NaN is the same NaN. As many must be found as expected.
     """

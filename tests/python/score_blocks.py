@@ -1,4 +1,4 @@
-"""Attention in blocks of scores, however small it is."""
+"""Sets the block size of attention, so that small attentions also run in blocks."""
 
 from contextlib import contextmanager
 
@@ -7,7 +7,9 @@ from telens import _C
 
 @contextmanager
 def in_blocks(of_block):
-    """Every attention on the CPU runs in blocks of at most as many scores, or of one query."""
+    """Attention on the CPU runs in blocks of at most this many scores, or of one query if it has
+    more.
+    """
     before = _C.set_score_blocks(-1, of_block)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a quantized tensor is stored as."""
+"""Reads the parts in which a quantized tensor is stored."""
 
 import torch
 

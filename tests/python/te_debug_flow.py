@@ -17,7 +17,7 @@ class DType(enum.IntEnum):
     kFloat4E2M1 = 9
 
 
-# transformer_engine/debug/features/api.py of 2.7 and later.
+# The content of transformer_engine/debug/features/api.py of 2.7 and later.
 HOOKS = """
 from nvdlfw_inspect.base import BaseNamespaceAPI
 from nvdlfw_inspect.registry import Registry
@@ -88,7 +88,7 @@ class Hooks(BaseNamespaceAPI):
 
 
 def old_hooks() -> str:
-    """The hooks of 2.4 to 2.6: answers are booleans, and inspect_tensor has no quantized copies."""
+    """The hooks of 2.4 to 2.6, which return booleans; inspect_tensor gets no quantized copies."""
     text = HOOKS[: HOOKS.index("    def call_feature")].replace(
         "return False, None", "return False"
     )
@@ -111,7 +111,7 @@ def install(folder, hooks: str) -> None:
 
 
 class QuantizedTensor(torch.Tensor):
-    """A tensor without values of its own, as Transformer Engine's are. No operation works on it."""
+    """A tensor without values of its own, as in Transformer Engine. No operation supports it."""
 
     @staticmethod
     def __new__(cls, x, **attributes):
@@ -142,7 +142,7 @@ class NVFP4Tensor(QuantizedTensor):
 
 
 def _padded(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Scales padded to multiples, with bytes that are not zero."""
+    """Pads scales to multiples of `rows` and `columns` with a nonzero byte."""
     height = -(-scales.shape[0] // rows) * rows
     width = -(-scales.shape[1] // columns) * columns
     made = torch.full((height, width), 77, dtype=scales.dtype)
@@ -169,7 +169,7 @@ def _e4m3(matrix: torch.Tensor, scale_inv: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 class Float8Quantizer:
-    """Delayed scaling, with a scale of its own."""
+    """Delayed scaling; each tensor has its own scale."""
 
     dtype = DType.kFloat8E4M3
 
@@ -318,11 +318,11 @@ class DebugQuantizer:
         return debug_api.DEBUG_MANAGER._trainer_iteration_count
 
     def _enabled(self, answer):
-        # Earlier versions take the answer as a condition.
+        # Earlier versions only test whether the answer is true.
         return answer[0] if self.operands and isinstance(answer, tuple) else bool(answer)
 
     def __call__(self, x):
-        """Quantizes the tensor, and calls the hooks."""
+        """Quantizes the tensor and calls the hooks."""
         hooks = debug_api.transformer_engine
         copy = x if self.quantizer is None else self.quantizer(x)
         is_input = self.tensor_name in _GEMMS

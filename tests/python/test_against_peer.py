@@ -1,4 +1,5 @@
-"""Sessions, logs and the base feature beside nvdlfw-inspect 0.2.2: the same calls, the same lines.
+"""Sessions, logs and the base feature, compared with nvdlfw-inspect 0.2.2: equal calls, equal
+lines.
 
 Where the contract says that ours is better, the peer's behaviour is shown, too.
 """
@@ -32,7 +33,7 @@ def forget_peers_session():
 
 @pytest.fixture(autouse=True)
 def _clean_peer():
-    """The peer's handlers and sets of messages outlive its sessions."""
+    """The log handlers and message sets of nvdlfw-inspect outlive its sessions."""
     yield
     forget_peers_session()
 
@@ -47,7 +48,7 @@ def peer_session(config, log_dir, **arguments):
 
 
 def both_sessions(config, tmp_path, **arguments):
-    """(the module of the API, its log_dir, a session) of ours and of the peer."""
+    """Returns (API module, log_dir, session) of telens and of nvdlfw-inspect."""
     return [
         (debug, tmp_path / "ours", debug.session(config, log_dir=tmp_path / "ours", **arguments)),
         (peer, tmp_path / "peer", peer_session(config, tmp_path / "peer", **arguments)),
@@ -200,7 +201,7 @@ def test_the_time_stamp_is_put_into_the_environment_for_others(tmp_path, monkeyp
         pass
     (log,) = (tmp_path / "ours" / "nvdlfw_inspect_logs").iterdir()
     stamp = re.fullmatch(r"nvdlfw_inspect_(\d{8}_\d{6})_globalrank-0\.log", log.name)[1]
-    # Rank processes that are started from here inherit it.
+    # Processes of ranks that are started from here inherit the variable.
     print_stamp = "import os; print(os.environ['NVDLFW_INSPECT_LOG_TIMESTAMP'])"
     child = subprocess.run([sys.executable, "-c", print_stamp], capture_output=True, text=True)
     os.unsetenv("NVDLFW_INSPECT_LOG_TIMESTAMP")  # Python has not seen it

@@ -1,4 +1,4 @@
-"""Quantizers that take the amax of a whole group: parts of a tensor get the codes of the whole."""
+"""Quantizers that use the amax of a whole group: parts of a tensor get the codes of the whole."""
 
 import pytest
 import torch
@@ -22,14 +22,16 @@ KINDS = {
 
 
 def whole_tensor() -> torch.Tensor:
-    """The rows of the second rank are the larger ones."""
+    """The rows of the second rank have larger values."""
     x = torch.randn(64, 48, generator=torch.Generator().manual_seed(1))
     x[32:] *= 11
     return x
 
 
 def assert_part(part, whole, rank: int) -> None:
-    """That ``part`` is the half of ``whole`` of this rank: codes and scales, both orientations."""
+    """Asserts that ``part`` is this rank's half of ``whole``: codes and scales in both
+    orientations.
+    """
     mine, all_of_it = part._storage, whole._storage
     for orientation, dim in (("rowwise", 0), ("columnwise", 1)):
         for piece in ("data", "scale_inv", "tensor_scale"):
@@ -83,7 +85,7 @@ def groups(rank: int) -> None:
         of_one = quantizer_class(**options, **reduced, amax_reduction_group=alone)
         of_both = quantizer_class(**options, **reduced, amax_reduction_group=both)
         assert torch.equal(of_one(mine).dequantize(), plain)
-        # A layer that one rank alone makes must not wait for the other.
+        # If only one rank makes a tensor, it must not wait for the other.
         if rank == 0:
             of_both.make_empty((32, 48))
         assert torch.equal(of_both(mine).dequantize(), plain) == (rank == 1)

@@ -1,4 +1,4 @@
-"""What scripts hand over to telens.debug: what is taken, and the errors of the rest."""
+"""Arguments of telens.debug that scripts pass: which are accepted, and the errors for others."""
 
 import os
 import pathlib
@@ -158,7 +158,7 @@ def test_numbers_of_a_dict_stay_numbers(register, tmp_path, number):
 
 
 def test_characters_of_a_dict_beyond_16_bits_stay_themselves():
-    """A backslash before one is a character too."""
+    """A backslash before such a character is a character, too."""
     name = "block \\ud83d \N{FIRE} \\N{FIRE}"
     config = section({"LogTensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["max"]}})
     (own,) = config.values()
@@ -244,7 +244,7 @@ def test_records_any_number_type_and_accepts_level_names(tmp_path):
     assert os.listdir(tmp_path / "telens")
 
 
-# ---- arguments of the compiled part, in words of our own
+# ---- arguments of the compiled part, with errors in our own words
 
 
 E4M3 = te.DType.kFloat8E4M3

@@ -37,7 +37,9 @@ AMAX = {
 
 
 class Model(nn.Module):
-    """One module of each kind. Two Linears share one input, and a ReLU works in place."""
+    """A model with one module of each kind. Two Linears share one input, and a ReLU works in
+    place.
+    """
 
     def __init__(self, checkpointed=None):
         super().__init__()
@@ -69,7 +71,7 @@ def new_model(**options):
 
 
 def train(model, steps=3, parts=1, optimizer=torch.optim.AdamW, lr=1e-3):
-    """Trains and returns the losses; ``parts`` micro-batches a step."""
+    """Trains and returns the losses; each step has ``parts`` micro-batches."""
     generator = torch.Generator().manual_seed(1)
     optimizer = optimizer(model.parameters(), lr=lr)
     losses = []
@@ -118,7 +120,7 @@ def test_each_call_records_rows_for_all_its_tensors(tmp_path):
     rows = recorded(tmp_path, "numel")
     for name in LAYERS:
         for tensor in TENSORS:
-            # Indices are no floating-point tensor, and have no gradient.
+            # Indices are not floating-point and have no gradient.
             expected = name != "embed" or tensor not in ("activation", "dgrad")
             for iteration in range(3):
                 assert ((name, tensor, iteration) in rows) == expected, (name, tensor, iteration)

@@ -38,7 +38,7 @@ CALLS = {
 
 
 class Block(nn.Module):
-    """Attention of 4 heads and 2 key heads that keeps the tensors of its newest call."""
+    """Attention with 4 heads and 2 key heads, which keeps the tensors of its latest call."""
 
     def __init__(self, call, repeat, attend=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""telens.watch: numbers about token ids, labels and attention masks."""
+"""telens.watch: statistics of token ids, labels and attention masks."""
 
 import math
 
@@ -40,7 +40,7 @@ def masked(mask):
 
 
 def encoded(x):
-    """An encoder, then a decoder, of the same length."""
+    """An encoder and a decoder of the same length."""
     seen = functional.scaled_dot_product_attention(x, x, x)
     return causal(x) + functional.scaled_dot_product_attention(x, seen, seen)
 

@@ -1,4 +1,4 @@
-"""telens.watch on layers of bitsandbytes: weights with the values that their codes stand for.
+"""telens.watch on layers of bitsandbytes: the recorded weights are the decoded values.
 
 Needs bitsandbytes in build/clients (make test-clients).
 """
@@ -54,7 +54,7 @@ def test_bits_do_not_change_and_weights_are_decoded(tmp_path, bits):
         assert train(watched) == losses
     for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
         assert torch.equal(one, other)
-    # Column by column, the layer's own product with the identity is its weight.
+    # The layer's product with the identity gives its weight, column by column.
     with torch.no_grad():
         layer = plain[1]
         weight = layer(torch.eye(64)) - layer.bias

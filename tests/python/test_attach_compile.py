@@ -1,4 +1,4 @@
-"""telens.watch under torch.compile: one graph, no recompilation, the tensors of the eager model."""
+"""telens.watch with torch.compile: one graph, no recompilation, and the tensors of eager mode."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def test_rows_match_the_eager_model(tmp_path, backend):
     model = Model()
     with telens.watch(model, every(2), tmp_path / "compiled"):
         losses = train(torch.compile(model, backend=counter, fullgraph=True))
-    # One graph, although features ran in every second iteration only.
+    # There is one graph, although features ran only in every second iteration.
     assert counter.frame_count == 1
     assert losses == pytest.approx(expected_losses, rel=1e-5)
     expected, found = values_of(tmp_path / "eager"), values_of(tmp_path / "compiled")

@@ -47,7 +47,7 @@ MODELS = {
 
 
 def train(model, folder, parts=2, steps=2, every=1, **more):
-    """Trains with a watch, and returns the router outputs of the last step by name."""
+    """Trains with a watch; returns the router outputs of the last step by name."""
     seen = {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(1)

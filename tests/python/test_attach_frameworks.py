@@ -80,7 +80,7 @@ pairs = zip(model.parts[::2], model.parts[1::2])
 print("losses", json.dumps([(one + two) / 2 for one, two in pairs]))
 """
 
-# Two backwards in each step, whose losses Lightning does not divide.
+# Two backward passes in each step; Lightning does not divide their losses.
 MANUAL = """
 import json, torch
 from lightning.pytorch import LightningModule, Trainer
@@ -139,7 +139,7 @@ print("losses", json.dumps(losses))
 
 
 def run(folder, program, *packages):
-    """Runs a program below `telens run`; returns the losses that it prints, and the run."""
+    """Runs a program with `telens run`; returns the losses that it prints, and the run."""
     (folder / "train.py").write_text(program)
     paths = os.pathsep.join([os.environ["PYTHONPATH"], *map(str, packages)])
     result = subprocess.run(

@@ -53,7 +53,9 @@ def train(model, steps=2, shape=(3,)):
 
 
 def check_bits(make, folder, steps=2, shape=(3,), **options):
-    """Trains with and without a watch; parameters and buffers must be equal."""
+    """Trains with and without a watch and compares the parameters and buffers, which must be
+    equal.
+    """
     plain, watched = make(), make()
     losses = train(plain, steps, shape)
     with telens.watch(watched, AMAX, folder, **options) as watch:
@@ -74,7 +76,7 @@ def test_a_pattern_names_a_module_of_any_class(tmp_path, pattern):
 def test_tensors_of_a_named_module_are_exact(tmp_path):
     model = Model()
     x = torch.randn(3, 4)
-    # The same steps one by one, with the gate's input as a leaf.
+    # Computes the same steps one by one, with the gate's input as a leaf.
     given = (model.up(x) * 1.0).detach().requires_grad_()
     output = Model().gate(given * 1.0)["gated"]
     leaf = output.detach().requires_grad_()
@@ -108,7 +110,7 @@ def test_a_pattern_without_a_module_is_refused(tmp_path):
 
 
 class Normalized(nn.Module):
-    """A weight that spectral_norm computes; each computation changes a buffer."""
+    """A weight with spectral_norm, which changes a buffer each time it computes the weight."""
 
     def __init__(self):
         super().__init__()
@@ -262,7 +264,7 @@ def test_watching_keeps_no_graph(tmp_path):
 
 def test_modules_of_transformer_engine_are_recognized(tmp_path):
     class LayerNormLinear(nn.Module):
-        """As the class of that name: no torch.nn.Linear, with a weight."""
+        """A class with the name of a torch class that is not torch.nn.Linear, with a weight."""
 
         __module__ = "transformer_engine.pytorch.module.layernorm_linear"
 

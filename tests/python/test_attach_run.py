@@ -43,7 +43,7 @@ def script(tmp_path):
 
 
 def run(folder, *command, **environment):
-    """Runs a command below `telens run`, recording into folder/run."""
+    """Runs a command with `telens run`, recording into folder/run."""
     return subprocess.run(
         [TELENS, "run", "--log-dir", folder / "run", "--", *command],
         capture_output=True,
@@ -82,7 +82,7 @@ def test_a_sitecustomize_of_the_user_still_runs(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('customized')\n")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = run(tmp_path, sys.executable, "-c", "print('ran')", PYTHONPATH=paths)
-    # Once in the process of `telens run`, once in the program.
+    # Printed once in the process of `telens run` and once in the program.
     assert result.stdout == "customized\ncustomized\nran\n"
 
 

@@ -244,7 +244,7 @@ NVFP4_CONFIG = {
 
 
 def nvfp4_errors(values, quantized):
-    """The statistics of a cast to NVFP4, by its values after the cast."""
+    """Returns the statistics of a cast to NVFP4, from its values after the cast."""
     exact, decoded = values.detach().double(), quantized.double()
     return {
         "nvfp4_underflows%": 100 * ((decoded == 0) & (exact != 0)).double().mean().item(),
@@ -326,7 +326,7 @@ class NVFP4Kernels:
         return codes, swizzled.view(shape), nvfp4_errors(values, tensor.dequantize(torch.float32))
 
     def triton_rht_amax(self, values, sign_vector):
-        # Larger than the amax: the tensor scale is not the default one.
+        # Larger than the amax, so that the tensor scale is not the default.
         return (5 * values.abs().max().float(),) * 2
 
     def triton_rht_quantize_row_col(self, values, *, col_global_amax, row_global_amax, **_):

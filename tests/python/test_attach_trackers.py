@@ -1,4 +1,4 @@
-"""telens.watch(logger=...): the trackers receive the numbers that the run has.
+"""telens.watch(logger=...): trackers receive the numbers that the run contains.
 
 wandb, trackio and mlflow are imported from build/trackers (make test-trackers).
 """
@@ -114,7 +114,7 @@ def test_findings_of_one_iteration_are_two_files_of_mlflow():
 
 
 def with_real_package(name, code, folder):
-    """Runs a program with a package of build/trackers; returns what it prints."""
+    """Runs a program with a package of build/trackers; returns its output."""
     if not (TRACKERS / name).is_dir():
         pytest.skip(f"{name} is not in build/trackers (make test-trackers)")
     paths = os.pathsep.join([os.environ["PYTHONPATH"], str(PROJECT_ROOT / "tests/python")])
@@ -151,10 +151,10 @@ print("equal")
 
 
 def losses_of_wandb(folder):
-    """Returns the losses by iteration in the only offline run of wandb in a folder."""
+    """Returns the losses by iteration of the only offline run of wandb in a folder."""
     (file,) = glob.glob(str(folder / "wandb/offline-run-*/run-*.wandb"))
-    # The format of LevelDB's log after a header of 7 bytes: blocks of 32 KiB with fragments, each
-    # with its checksum, length and kind (1 whole, 2 first, 3 middle, 4 last).
+    # LevelDB's log format after a header of 7 bytes: blocks of 32 KiB with fragments, each with its
+    # checksum, length and kind (1 whole, 2 first, 3 middle, 4 last).
     code = f"""
 import pathlib, struct
 from wandb.proto import wandb_internal_pb2 as pb

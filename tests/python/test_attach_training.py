@@ -1,4 +1,4 @@
-"""telens.watch: losses and optimizer steps of programs that are unusual but correct."""
+"""telens.watch: losses and optimizer steps of unusual but correct programs."""
 
 import sys
 import types
@@ -266,7 +266,7 @@ class Rows(nn.Module):
 
 
 class Compensated(torch.optim.Optimizer):
-    """Keeps what rounding loses in a tensor for each parameter."""
+    """An optimizer that keeps what rounding loses in a tensor for each parameter."""
 
     def __init__(self, parameters, lr, weight_decay):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})

@@ -14,7 +14,7 @@ PAGE = 50
 def check(case, expected):
     out, largest, grads = expected
     actual, actual_largest, actual_grads = case.actual()
-    # Sums of at most 10 scores of at most 40 in FP32: 2^-24 * 40 * 10 of numbers around 1.
+    # FP32 sums of at most 10 scores of at most 40: an error of 2^-24 * 40 * 10 in weights around 1.
     close = {"rtol": 1e-4, "atol": 1e-4, "check_dtype": False}
     torch.testing.assert_close(actual, out, **close, msg=lambda text: f"{case.of}\n{text}")
     torch.testing.assert_close(actual_largest, largest, **close)
@@ -51,7 +51,8 @@ def test_fp32_bias_keeps_its_digits_with_bf16_tensors():
     out = module(query, query, value, core_attention_bias_type="alibi", alibi_slopes=slopes)
     distances = torch.arange(seq).double()
     weights = (-(distances[:, None] - distances).abs() * 2.0**-6).softmax(-1)[:, 0]
-    # A distance of 513 has ten digits, BF16 eight: rounded, its weight would be off by 3 %.
+    # A distance of 513 has ten bits, BF16 eight: if it were rounded, its weight would be off by 3
+    # %.
     torch.testing.assert_close(out[:, 0, 0].double(), weights, rtol=2**-7, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of attention that do not fit: each is refused in words."""
+"""Unsuitable arguments of attention: each is refused with a message."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""PrecisionLedger of attentions: which kernel ran, and what ruled out a faster one."""
+"""PrecisionLedger for attention: which kernel ran, and why no faster one did."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def heads(value_size=SIZE, groups=HEADS, dtype=torch.float32) -> list[torch.Tens
 
 
 def attend(module, tensors, **arguments) -> tuple[list[torch.Tensor], dict[str, int]]:
-    """The output and the gradients, and which operators ran how often."""
+    """Returns the output and the gradients, and how often each operator ran."""
     with torch.profiler.profile(acc_events=True) as profile:
         out = module(*tensors, **arguments)
         out.square().sum().backward()
@@ -52,7 +52,7 @@ def attend(module, tensors, **arguments) -> tuple[list[torch.Tensor], dict[str, 
 
 
 def states(log_dir) -> list[dict[str, str]]:
-    """Entries and details of each state of an attention in the run file, in their order."""
+    """The entries and details of each state of an attention in the run file, in order."""
     found = []
     table = telens.open_run(log_dir).table("ledger")
     for row in table[table["gemm"] == "attention"].itertuples():

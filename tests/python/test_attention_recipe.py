@@ -1,4 +1,4 @@
-"""NVTE_DPA_FP8_RECIPE and its like: another recipe of attention than the autocast's."""
+"""NVTE_DPA_FP8_RECIPE and similar variables give attention another recipe than the autocast's."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from telens.common.recipe import (
 
 VARIABLES = ("RECIPE", "FORMAT")
 OF_DELAYED = ("AMAX_ALGO", "AMAX_HISTLEN", "REDUCE_AMAX")
-# The largest amaxes leave a window of two steps in the sixth.
+# In the sixth step the largest amaxes leave a history of two steps.
 HEADS, SIZE, STEPS = 2, 16, 6
 
 
@@ -32,7 +32,7 @@ def without_variables(monkeypatch):
 
 
 def steps(recipe):
-    """Outputs and gradients of some steps, whose amaxes fall and rise."""
+    """Returns outputs and gradients of some steps, whose amaxes fall and rise."""
     attention = te.DotProductAttention(HEADS, SIZE, qkv_format="bshd")
     found = []
     for number in range(STEPS):
@@ -54,7 +54,7 @@ def same(one, other):
 
 MAX = {"AMAX_ALGO": "max", "AMAX_HISTLEN": "2", "REDUCE_AMAX": "0"}
 LAST = {"amax_history_len": 1, "amax_compute_algo": "most_recent"}
-# The autocast's recipe, the variables, and the recipe whose bits attention has.
+# The autocast's recipe, the variables, and the recipe that gives the same bits.
 CASES = {
     "delayed for current": (
         Float8CurrentScaling(fp8_dpa=True), "DelayedScaling", {},
@@ -157,7 +157,7 @@ def test_a_backward_may_be_in_high_precision(recipe, monkeypatch):
     with te.autocast(recipe=recipe):
         out = attention(*tensors)
     assert torch.equal(out, forward[0])
-    # The gradient of the other output, so that high precision gets what it had.
+    # The gradient of the other output, so that high precision gets the same one.
     out.backward((2 * plain[0].float()).bfloat16())
     assert same([t.grad for t in tensors], plain[1:4])
     dropping = te.DotProductAttention(HEADS, SIZE, qkv_format="bshd", attention_dropout=0.1)

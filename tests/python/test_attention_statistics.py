@@ -1,4 +1,6 @@
-"""telens::attention_statistics against FP64, over drawn masks, biases, sinks and bad values."""
+"""telens::attention_statistics against FP64, with random masks, biases, sinks and non-finite
+values.
+"""
 
 import math
 import random
@@ -11,7 +13,7 @@ CASES = 300
 
 
 def drawn(number):
-    """Arguments of the operator, and scores in FP64 with what is seen of them."""
+    """Arguments of the operator, scores in FP64, and which of them are seen."""
     draw = random.Random(number)
     torch.manual_seed(number)
     batch, groups, seq_q, seq_kv, size = 2, draw.choice([1, 2]), *(
@@ -59,7 +61,7 @@ def drawn(number):
 
 
 def decides(scores, seen, sink):
-    """False where rounding may decide whether a key has more than 99 %, or which is the first."""
+    """False if rounding may decide whether a key has more than 99 %, or which key is the first."""
     shares = scores.masked_fill(~seen, -math.inf).softmax(-1)
     return not bool(((shares.amax(-1) - 0.99).abs() < 1e-3).any()) and sink is None
 
@@ -68,8 +70,8 @@ def check(number, telens_ops):
     arguments, reference = drawn(number)
     actual = unpacked(telens_ops.attention_statistics(*arguments))
     wanted = expected(*reference)
-    # FP32 scores: 4 products and their sums, scale and bias, 7 roundings of at most the sum of
-    # magnitudes; zeros may come of such a sum in the one and not in the other.
+    # FP32 scores: 4 products and their sums, scale and bias: 7 roundings of at most the sum of
+    # magnitudes. Such a sum may be zero in only one of the two.
     finite = reference[0][reference[1] & reference[0].isfinite()].abs()
     size = finite.max().item() if finite.numel() else 0.0
     bound = 0 if arguments[0].dtype == torch.float64 and arguments[4] is None else 7 * 2.0**-24
@@ -81,8 +83,8 @@ def check(number, telens_ops):
         assert actual[name] == wanted[name], (name, number, actual, wanted)
     for name in ("min", "max"):
         assert actual[name] == pytest.approx(wanted[name], abs=bound + 1e-12), (name, number)
-    # d entropy / d scores is below 1 + entropy <= 1 + log(10), of rows whose scores are off by
-    # twice `bound` at most; exp() and its sums add 20 roundings.
+    # d entropy / d scores is below 1 + entropy <= 1 + log(10), for rows whose scores differ by at
+    # most twice `bound`; exp() and its sums add 20 roundings.
     rows = max(1, wanted["choosing"])
     for name in ("entropy", "share"):
         assert actual[name] == pytest.approx(
@@ -98,7 +100,7 @@ def test_random_cases_match_fp64(telens_ops, first):
 
 def test_blocks_of_queries_and_of_samples_add_up(telens_ops):
     torch.manual_seed(1)
-    # 3 samples of 2 heads, 1500 x 1500: more than a block each, and a last block that is shorter.
+    # 3 samples of 2 heads, 1500 x 1500: more than one block each, with a shorter last block.
     query, key = torch.randn(2, 3, 2, 1500, 8)
     blind = torch.rand(3, 1, 1500, 1) < 0.1
     bias = torch.randn(1, 2, 1500, 1500)

@@ -1,4 +1,4 @@
-"""NVTE_FLASH_ATTN and the like choose among torch's attention kernels."""
+"""NVTE_FLASH_ATTN and similar variables select among torch's attention kernels."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def without_variables(monkeypatch):
 
 
 def attend(dtype=torch.float32, dropout=0):
-    """The output, and which kernels ran."""
+    """Returns the output and the kernels that ran."""
     torch.manual_seed(81)
     heads = [torch.randn(2, TOKENS, HEADS, SIZE, dtype=dtype, requires_grad=True) for _ in range(3)]
     attention = te.DotProductAttention(
@@ -32,7 +32,7 @@ def attend(dtype=torch.float32, dropout=0):
 
 
 def switches_during_a_call() -> dict[str, bool]:
-    """Those of torch.backends.cuda, as they are when the kernel saves its tensors."""
+    """torch.backends.cuda's switches at the moment in which the kernel saves its tensors."""
     seen = []
 
     def look(tensor):
@@ -92,7 +92,8 @@ def test_math_matches_flash_and_torchs_switches_are_restored(monkeypatch, dtype)
     monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
     actual, ran = attend(dtype)
     assert ran == {MATH}
-    # Weights that sum to 1 are rounded in the dtype, of values below 4; gradients sum up more.
+    # Weights that sum to 1 are rounded to the dtype and multiply values below 4; gradients add more
+    # terms.
     bound = {torch.float32: 2**-17, torch.bfloat16: 2**-6}[dtype]
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=bound, rtol=bound)

@@ -1,4 +1,4 @@
-"""Attention under a debug session: what is recorded of it, and that looking changes no bit."""
+"""Attention in a debug session: what is recorded of it, and that watching changes no bit."""
 
 import math
 
@@ -29,7 +29,7 @@ def watching(tensors=TENSORS, stats=("l2_norm", "numel"), **keys) -> dict:
 
 
 def recorded(log_dir, **which) -> dict[tuple[str, str], float]:
-    """(tensor, statistic) to the value of a run of one iteration and one layer."""
+    """The (tensor, statistic) values of a run of one iteration and one layer."""
     rows = telens.open_run(log_dir).records(**which)
     return {(str(r.tensor), str(r.statistic)): r.value for r in rows.itertuples()}
 
@@ -95,7 +95,7 @@ def test_tensors_and_gradients_are_those_that_were_given(tmp_path, qkv_format, c
 
 
 def scores_of(case: Case):
-    """(scores, what is seen, sink) of a case, in FP64."""
+    """Returns (scores, what is seen, sink) of a case, in FP64."""
     of = case.of
     allowed, distances = allowed_pairs(
         of["mask"], of["window"] or (-1, -1), of["bottom_right"] is not False,
@@ -126,7 +126,7 @@ def check_scores(values, case):
         assert not values
         return
     actual = {statistic: value for (_, statistic), value in values.items()}
-    # As in test_attention.py: scores of at most 40 in FP32.
+    # The bound of test_attention.py: scores of at most 40 in FP32.
     close = {"rel": 1e-4, "abs": 1e-4}
     for name in ("min", "max"):
         assert actual[name] == pytest.approx(wanted[name], **close), case.of
@@ -333,7 +333,7 @@ def test_autocast_records_the_attention_operands(tmp_path):
 
 def test_in_place_output_keeps_the_output_gradient(tmp_path):
     results = []
-    # Packed: of others the backward needs the output as it was.
+    # Packed sequences, because the backward of others needs the unchanged output.
     arguments = {
         "qkv_format": "thd",
         "attn_mask_type": "padding",

@@ -1,4 +1,4 @@
-"""is_fp8_available and its kin: what runs here, natively or emulated, and how."""
+"""is_fp8_available and similar functions: what this machine runs natively or emulated, and how."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A recipe's backward_override: dgrad and wgrad in high precision, of which values."""
+"""A recipe's backward_override: dgrad and wgrad run in high precision, and with which values."""
 
 import dataclasses
 import pickle
@@ -43,7 +43,9 @@ def test_high_precision_backward_equals_overriding_both_gemms(recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("first", ["high_precision", "dequantized"])
 def test_a_kept_weight_serves_no_recipe_of_another_override(recipe, first):
-    """The values that dgrad multiplies are the weight's under one, its codes' under the other."""
+    """With "high_precision" dgrad multiplies the weight's values, with "dequantized" those of its
+    codes.
+    """
     torch.manual_seed(1)
     layer = te.Linear(64, 64, bias=False)
     x = torch.randn(32, 64)

@@ -1,4 +1,4 @@
-"""telens bisect on a real training, and the environment variables that it steers it by."""
+"""telens bisect on a real training, and the environment variables with which it controls it."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Attention in FP8 in blocks (MXFP8BlockScaling(fp8_dpa=True)) against its formulas in FP64."""
+"""FP8 attention in blocks (MXFP8BlockScaling(fp8_dpa=True)) against its formulas in FP64."""
 
 import numpy as np
 import pytest
@@ -47,14 +47,15 @@ def check(made, tensors, gradient, dtype, **known):
     output = output.unflatten(-1, (heads, size)).transpose(1, 2)
     assert_within(output, expected.output, dtype, "output")
     for name, ours in zip(("query", "key", "value"), gradients, strict=True):
-        # In a few rows an output may round to either of two neighbors, and so its sum with dO.
+        # In a few rows an output may round to either neighbor, which changes its sum with dO.
         narrow = 0.9 if name == "value" else 0.4
         assert_within(ours.transpose(1, 2), getattr(expected, name), dtype, name, narrow)
     return expected, scores
 
 
 def spread(tensors, gradient):
-    """Of magnitudes that show which elements share a scale: it rounds normal codes alike.
+    """Gives magnitudes that show which elements share a scale: under a power of two, normal codes
+    round alike.
 
     What query has small within a head key has large, as have the output's gradient and value. And
     under a causal mask some queries see small keys alone, and some keys small queries alone.
@@ -110,7 +111,7 @@ def test_bias_sink_and_padding_apply_to_scores():
 def test_dropout_drops_softmax_weights_and_their_gradients():
     tensors, gradient = drawn(4, torch.float32, size=32, queries=32, keys=32)
     attention = attention_of(tensors, attention_dropout=0.25)
-    # An output for each key: 0 where its weight was dropped.
+    # An output for each key, which is 0 if its weight was dropped.
     one_each = torch.eye(32).expand(2, 4, 32, 32).transpose(1, 2).contiguous()
     torch.manual_seed(5)
     with te.autocast(recipe=RECIPE):

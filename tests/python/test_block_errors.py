@@ -1,5 +1,6 @@
-"""The operators behind BlockTelemetry against NumPy and ml_dtypes, which share no code with the
-library."""
+"""The operators of BlockTelemetry against NumPy and ml_dtypes, which share no code with the
+library.
+"""
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ KINDS = {
 
 
 def quantized(ops, kind, x):
-    """Both copies as (codes, scale_inv, tensor_scale), and their format and mode."""
+    """Returns both copies as (codes, scale_inv, tensor_scale), with their format and mode."""
     if kind == "mxfp8":
         a, b, c, d = ops.quantize_mxfp8(x, 0, 0, False, True, True)
     elif kind in ("blocks", "squares"):

@@ -1,5 +1,6 @@
 """Blocks of MXFP8, 128-block FP8 and NVFP4 against gfloat, ml_dtypes and Transformer Engine's
-reference arithmetic, which define the same things."""
+reference, which implement the same definitions.
+"""
 
 import gfloat
 import gfloat.formats
@@ -19,7 +20,7 @@ ML_DTYPES = {E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2}
 
 
 def sample(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
-    """Magnitudes over thirty powers of two, zeros among them."""
+    """Magnitudes over thirty powers of two, and zeros."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, columns, generator=generator)
     x *= torch.randn(rows, columns, generator=generator).mul(5).exp2()
@@ -63,7 +64,7 @@ def test_ocp_mxfp8_has_gfloats_scales_and_values(fp8_dtype):
             elements = x[row, 32 * block : 32 * block + 32].double().numpy()
             scale = gfloat.compute_scale_amax(info.etype.emax, elements)
             assert scales[row, block] == scale
-            # gfloat saturates only where it is told to.
+            # gfloat saturates only if told to.
             clipped = np.clip(elements, -largest * scale, largest * scale)
             expected = gfloat.quantize_block(info, clipped, lambda _emax, _values, s=scale: s)
             found = values[row, 32 * block : 32 * block + 32].double().numpy()
@@ -102,7 +103,7 @@ def test_128_blocks_have_transformer_engines_arithmetic(power_of_2, dimension, c
     amax = blocks_of(matrix, 128).abs().amax(-1)
     if dimension == 2:
         amax = blocks_of(amax.t().contiguous(), 128).amax(-1).t()
-    # A number divided by a tensor is the tensor's reciprocal times the number: two roundings.
+    # torch divides a number by a tensor by multiplying it with the reciprocal: two roundings.
     scale = torch.where(amax > 0, torch.tensor(448.0) / amax, 1.0)
     if power_of_2:
         scale = scale.view(torch.int32).bitwise_and(-(2**23)).view(torch.float32)
@@ -157,7 +158,7 @@ def test_the_random_hadamard_transform_is_transformer_engines():
     matrix = torch.diag(torch.tensor(signs, dtype=torch.float64)) @ hadamard.double() / 4
     expected = (x.double().t().reshape(-1, 16) @ matrix).view(40, 64).t()
     found = torch.ops.telens.hadamard_transform(x, 0xD7E8, False)
-    # One rounding to BF16, and FP32's on the way.
+    # One rounding to BF16, and the roundings of FP32 sums.
     assert (found.double() - expected).abs().max() <= expected.abs().max() * 2**-8
     rotated = te.NVFP4Quantizer(with_rht=True)(x)._storage
     plain = te.NVFP4Quantizer()(found)._storage
@@ -174,9 +175,9 @@ QUANTIZERS = {
     "nvfp4": lambda: te.NVFP4Quantizer(),
     "nvfp4 squares": lambda: te.NVFP4Quantizer(with_2d_quantization=True),
 }
-# The largest error of a tensor, in units of its amax: half a unit in the last place of the largest
-# value, 1/16 (E4M3) or 1/8 (E5M2). E2M1: half the distance of 4 and 6, 1/6, and the E4M3 scale is
-# off by 1/16 at most, of which a sixth is left to the largest value.
+# The largest error in a tensor relative to its amax: half a unit in the last place of the largest
+# value, 1/16 (E4M3) or 1/8 (E5M2). E2M1: half the distance of 4 and 6, which is 1/6; the E4M3 scale
+# may be off by up to 1/16, and a sixth of that applies to the largest value.
 LARGEST_ERRORS = {
     "mxfp8": 1 / 16,
     "mxfp8 squares": 1 / 8,
@@ -204,7 +205,7 @@ def test_any_shape_is_quantized_with_ragged_ends(name, rows, columns, dtype):
     assert values.dtype == dtype
     if x.numel() > 0:
         assert (values - x).abs().max() <= LARGEST_ERRORS[name] * x.abs().max()
-    # The columnwise copy is the rowwise one of the transposed matrix.
+    # The columnwise copy equals the rowwise copy of the transposed matrix.
     quantized.update_usage(rowwise_usage=False)
     transposed = QUANTIZERS[name]()(x.t()).dequantize()
     assert torch.equal(quantized.dequantize(), transposed.t())
@@ -225,7 +226,8 @@ def test_special_values_in_blocks():
     values = mx.dequantize()[0].view(len(blocks), 32)
     assert torch.equal(values[0], x[0, :32])
     assert values[0, 1].signbit()
-    # Under the smallest scale, 2^-127: 1e-40 x 2^127 = 0.01702, in E4M3 9 x 2^-9 = 0.0176.
+    # With the smallest scale, 2^-127: 1e-40 x 2^127 = 0.01702, which rounds to E4M3's 9 x 2^-9 =
+    # 0.0176.
     assert values[1, 0] == 9 * 2.0**-9 * 2.0**-127
     assert values[2, 0] == inf  # 448 x 2^127 is beyond FP32
     assert values[2, 1] == 0

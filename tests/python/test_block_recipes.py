@@ -1,4 +1,4 @@
-"""Training under the block recipes and custom ones, and the tensors and quantizers of scripts."""
+"""Training with block recipes and custom ones, and the tensors and quantizers that scripts use."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ RECIPES = {
     "mxfp8 hybrid": MXFP8BlockScaling(fp8_format=Format.HYBRID, enable_2d_quantization=True),
     "block": Float8BlockScaling(),
     "block FP32": Float8BlockScaling(use_f32_scales=True, fp8_format=Format.HYBRID),
-    # Without chance, so that a reference can follow.
+    # Without stochastic rounding, which a reference cannot repeat.
     "nvfp4": NVFP4BlockScaling(disable_stochastic_rounding=True),
     "nvfp4 plain": NVFP4BlockScaling(
         disable_rht=True, disable_stochastic_rounding=True, disable_2d_quantization=True
@@ -38,7 +38,7 @@ TENSOR_CLASSES = {
 
 
 def quantizer_of(recipe, role: str):
-    """The quantizer that the recipe's documentation promises for a tensor."""
+    """The quantizer that the documentation of the recipe promises for a tensor."""
     if isinstance(recipe, MXFP8BlockScaling):
         hybrid = recipe.fp8_format is Format.HYBRID and role == "gradient"
         square = recipe.enable_2d_quantization and role == "weight"
@@ -57,14 +57,14 @@ def quantizer_of(recipe, role: str):
 
 
 def columnwise(quantized: torch.Tensor) -> torch.Tensor:
-    """The values of the columnwise copy, in the orientation of the tensor."""
+    """Returns the values of the columnwise copy, in the orientation of the tensor."""
     copy_ = quantized.detach().clone()
     copy_.update_usage(rowwise_usage=False)
     return copy_.dequantize(torch.float64)
 
 
 class QuantizedProduct(torch.autograd.Function):
-    """x @ w.t() and its gradients in FP64 of the values that the recipe's quantizers give."""
+    """x @ w.t() and its gradients in FP64, with the values that the recipe's quantizers give."""
 
     @staticmethod
     def forward(context, x, weight, recipe):
@@ -85,7 +85,7 @@ class QuantizedProduct(torch.autograd.Function):
 
 
 def accumulation_bound(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Of a product accumulated in FP32 and rounded once to its dtype, compared with FP64's."""
+    """The bound for a product that is accumulated in FP32 and rounded once, compared with FP64."""
     terms = a.shape[1]
     rounding = {torch.bfloat16: 2**-8, torch.float32: 2**-24}[result.dtype]
     sums = a.double().abs() @ b.double().abs()
@@ -119,7 +119,7 @@ def test_a_linear_layer_multiplies_the_quantized_values(name, dtype):
     expect(y, values(activation), values(weight).t())
     expect(x.grad, values(gradient), column_values(weight, dtype))
     if isinstance(recipe, NVFP4BlockScaling) and not recipe.disable_rht:
-        # The transform cancels in the sum, which dequantizing undoes tensor by tensor.
+        # The transform cancels in the sum; dequantizing undoes it for each tensor.
         expected = column_values(gradient, dtype).t() @ column_values(activation, dtype)
         error = (layer.weight.grad.double() - expected).norm() / expected.norm()
         assert error < 2**-7
@@ -162,7 +162,7 @@ def column_values(quantized: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def replace_products(module: torch.nn.Module, recipe) -> torch.nn.Module:
-    """A LayerNormMLP in plain torch whose products go through the reference."""
+    """A LayerNormMLP in plain torch with the products of the reference."""
 
     class Reference(torch.nn.Module):
         def forward(self, x):
@@ -191,8 +191,8 @@ def test_a_layer_norm_mlp_agrees_with_a_dequantized_reference(name):
     reference = replace_products(module, RECIPES[name])(x)
     reference.square().mean().backward()
     expected = {key: value.grad for key, value in module.named_parameters()} | {"x": x.grad}
-    # FP32 sums in another order now and then round a value of the next layer to the neighboring
-    # code, a step of 1/8 (FP8) or 1/2 (FP4) of one element in thousands.
+    # FP32 sums in another order sometimes round a value of the next layer to the neighboring code:
+    # a step of 1/8 (FP8) or 1/2 (FP4) of one element in thousands.
     largest = 0.02 if "nvfp4" in name else 0.005
     assert (y - reference).norm() / reference.norm() < largest
     for key, gradient in expected.items():
@@ -239,7 +239,7 @@ def test_weights_are_stored_in_the_recipes_own_format(name):
         results.append((y, x.grad.clone(), layer.weight.grad))
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
-    # An optimizer steps a master copy, and the weight takes it on in its own format.
+    # An optimizer updates a master copy, and the weight takes its values in its own format.
     master = stored.weight.get_high_precision_init_val() - 0.1
     stored.weight.quantize_(master)
     assert type(stored.weight) is TENSOR_CLASSES[name]
@@ -331,7 +331,7 @@ def test_numbers_too_small_for_bf16_products_are_multiplied_in_fp32():
     layer = te.Linear(64, 64, bias=False, params_dtype=torch.bfloat16, device="cpu")
     with torch.no_grad():
         layer.weight.fill_(2.0**100)
-    # 2^-120 fits BF16; its block's small elements are subnormal there.
+    # 2^-120 fits BF16, but small elements of its block are subnormal in BF16.
     x = torch.full((64, 64), 2.0**-130, dtype=torch.bfloat16)
     x[:, ::32] = 2.0**-120
     with te.autocast(recipe=MXFP8BlockScaling()):

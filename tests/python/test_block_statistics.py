@@ -1,5 +1,6 @@
 """Statistics of block formats in real layers against NumPy and ml_dtypes, which share no code with
-the library: MXFP8, FP8 in 128-blocks, NVFP4, of the running recipe and of others."""
+the library: MXFP8, FP8 in 128-blocks and NVFP4, for the running recipe and for others.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from telens.common.recipe import (
 
 
 def expected_of(x, decoded, scales=None):
-    """The values of the contract; x and decoded as FP32 arrays."""
+    """The statistics as the contract defines them; x and decoded are FP32 arrays."""
     error = decoded.astype(np.float64) - x
     values = {
         "underflows%": 100 * np.count_nonzero((x != 0) & (decoded == 0)) / x.size,
@@ -31,7 +32,7 @@ def expected_of(x, decoded, scales=None):
 
 
 def reference(recipe, tensor, x, *, columnwise, fp8=E4M3, dtype=torch.float32):
-    """What a recipe's defaults do to one copy of a tensor, an FP32 array."""
+    """Casts one copy of a tensor, an FP32 array, with the defaults of a recipe."""
     square = tensor == "weight"
     matrix = np.ascontiguousarray(x.T) if columnwise else x
     with np.errstate(all="ignore"):
@@ -49,7 +50,7 @@ def reference(recipe, tensor, x, *, columnwise, fp8=E4M3, dtype=torch.float32):
 RECIPES = {
     "mxfp8": MXFP8BlockScaling(),
     "fp8_block_scaling": Float8BlockScaling(),
-    # Without chance, so that a reference can follow.
+    # Without stochastic rounding, which a reference cannot repeat.
     "nvfp4": NVFP4BlockScaling(disable_stochastic_rounding=True),
 }
 FP8_STATS = ["underflows%", "mse", "scale_inv_min", "scale_inv_max"]
@@ -70,7 +71,7 @@ def a_layer(dtype=torch.float32):
 
 
 def logged(config, tmp_path, layer, x, **region):
-    """The values of a training step, and the tensors that they are of."""
+    """Returns the statistics of a training step, and the tensors to which they belong."""
     scalars = Scalars()
     seen = {"activation": x.detach(), "weight": layer.weight.detach().clone()}
     handle = layer.register_full_backward_hook(
@@ -107,7 +108,7 @@ all:
 
 
 def config_file(tmp_path, running):
-    """Every statistic of both copies: of the running recipe, and of all others."""
+    """Every statistic of both copies, for the running recipe and for all others."""
     names = []
     for recipe in ("mxfp8", "fp8_block_scaling", *([""] if running != "nvfp4" else [])):
         for stat in FP8_STATS:
@@ -179,7 +180,7 @@ def test_nvfp4_running_is_asked_about_fp8_in_e4m3(tmp_path):
 def test_special_values_have_the_statistics_of_the_reference(tmp_path, recipe, dtype):
     feature = "LogNvfp4TensorStats" if recipe == "nvfp4" else "LogFp8TensorStats"
     tiny = torch.finfo(dtype).smallest_normal
-    # NVFP4's tensor scale is made of the amax: one infinity there is the end of all small values.
+    # NVFP4's tensor scale comes from the amax: with one infinity all small values become zero.
     for name, special in {
         "zeros": [0.0, -0.0],
         "subnormals": [tiny / 4, -tiny / 2],

@@ -1,5 +1,6 @@
 """BlockTelemetry in real layers against NumPy and ml_dtypes, which share no code with the library,
-and what `telens blocks`, `telens.open_run` and h5py make of it."""
+and its values in `telens blocks`, `telens.open_run` and h5py.
+"""
 
 import csv
 import io
@@ -36,7 +37,7 @@ from telens.common.recipe import (
 RECIPES = {
     "mxfp8": (MXFP8BlockScaling(), of_mxfp8),
     "fp8_block_scaling": (Float8BlockScaling(), of_blocks_of_128),
-    # Without chance, so that a reference can follow.
+    # Without stochastic rounding, which a reference cannot repeat.
     "nvfp4": (NVFP4BlockScaling(disable_stochastic_rounding=True), of_nvfp4),
 }
 TENSORS = ["activation", "weight", "gradient"]
@@ -63,7 +64,7 @@ def an_input(dtype=torch.float32, rows=64):
 
 
 def watched_step(log_dir, config, recipe, dtype=torch.float32):
-    """The tensors of one training step, as FP32 arrays, and what was recorded of them."""
+    """Returns the tensors of one training step, as FP32 arrays, and what was recorded of them."""
     layer, x = a_layer(dtype), an_input(dtype).requires_grad_()
     seen = {"activation": x.detach(), "weight": layer.weight.detach().clone()}
     handle = layer.register_full_backward_hook(
@@ -178,7 +179,7 @@ def test_nan_comes_first_among_the_worst_and_zeros_are_not_bad(tmp_path):
     assert (row, column) == (0, 70)
     zero = run.records(statistic="zero_blocks%")["value"]
     assert list(zero) == [40.0]
-    # Blocks of zeros are not counted among those whose scale is too large for them.
+    # Blocks of zeros are not counted as blocks whose scale is too large for them.
     assert list(run.records(statistic="smallest_scale_blocks%")["value"]) == [0.0]
 
 

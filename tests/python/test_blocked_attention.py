@@ -1,4 +1,4 @@
-"""Attention in blocks of scores: what stands in memory, and what does not depend on the block."""
+"""Attention in blocks of scores: its memory, and results that must not depend on the block size."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_full_score_matrix_is_never_allocated(way, tmp_path):
 
 
 def test_a_small_attention_goes_the_whole_way():
-    """The measure of the test above: a matrix of all scores is seen where there is one."""
+    """Checks the measurement of the test above: it sees a matrix of all scores if there is one."""
     attention = te.DotProductAttention(
         HEADS, SIZE, GROUPS, qkv_format="bshd", softmax_type="learnable"
     )
@@ -99,7 +99,7 @@ def test_a_small_attention_goes_the_whole_way():
 def test_dropout_is_the_same_in_blocks_of_any_size(probability):
     seq = 40
     query = torch.zeros(2, seq, HEADS, SIZE)
-    # The output is the weights.
+    # The values are the identity, so the output shows the weights.
     value = torch.eye(seq).expand(2, GROUPS, seq, seq).transpose(1, 2)
     attention = te.DotProductAttention(
         HEADS, (SIZE, seq), GROUPS, qkv_format="bshd", attn_mask_type="no_mask",
@@ -174,7 +174,7 @@ def test_gradients_match_finite_differences():
 
 @pytest.mark.parametrize("mask", ["padding", "padding_causal", "padding_causal_bottom_right"])
 def test_padding_may_be_anywhere(mask):
-    """The range of keys that a block reads goes by a sample's own positions."""
+    """The range of keys that a block reads depends on the sample's own positions."""
     torch.manual_seed(3)
     hidden = torch.zeros(2, 1, 1, 30, dtype=torch.bool)
     hidden[0, ..., :11] = hidden[0, ..., 20:22] = hidden[1, ..., 25:] = True
@@ -206,7 +206,7 @@ def test_bf16_is_rounded_once():
     out.sum().backward()
     expected.sum().backward()
     assert out.dtype == torch.bfloat16
-    # BF16 rounds by 2^-9; FP32 before it adds nothing that is seen.
+    # BF16 rounds by 2^-9; the FP32 rounding before it is too small to matter.
     for one, other in zip([out, *(t.grad for t in tensors)],
                           [expected, *(t.grad for t in exact)], strict=True):  # fmt: skip
         torch.testing.assert_close(one.double(), other, rtol=2**-8, atol=2**-12)

@@ -21,7 +21,7 @@ NUMBERS = {"int", "float"}
 
 
 def is_numeric(annotation):
-    """Whether the annotation is of numbers and not also of bools."""
+    """Whether the annotation allows numbers but not bools."""
     written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     kinds = {kind.strip() for kind in written.split("|")}
     is_field = isinstance(annotation, str) and annotation.startswith("InitVar")

@@ -1,4 +1,4 @@
-"""A recording that a signal or a full disk ends, as telens diagnose tells of it."""
+"""A recording that a signal or a full disk ends, and how telens diagnose reports it."""
 
 import json
 import os

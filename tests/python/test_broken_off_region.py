@@ -1,4 +1,4 @@
-"""An autocast that an exception leaves: it updates nothing, and waits for no other rank."""
+"""An exception inside an autocast: no scale is updated, and no other rank is waited for."""
 
 import datetime
 
@@ -45,7 +45,7 @@ def test_a_region_that_an_exception_leaves_updates_no_scale():
     found, collected = get_state(layer)
     assert torch.equal(found, scale)
     assert torch.equal(collected[1:], history[1:])
-    # Amaxes that were collected count in the next region, as a micro-batch of it does.
+    # Amaxes that were collected before the exception count in the next region, like a micro-batch.
     with autocast():
         layer(torch.ones(16, 32))
     assert get_state(layer)[1][1, 0] == 5
@@ -68,7 +68,7 @@ def one_rank_raises(rank: int) -> None:
     if rank == 0:
         break_off(layer, torch.ones(16, 32), amax_reduction_group=group)
     dist.barrier()
-    # The group is in step: the next reduction is the first of both ranks.
+    # The ranks are in step: their next reduction is the same one.
     with fp8_autocast(fp8_recipe=DelayedScaling(), fp8_group=group):
         layer(torch.full((16, 32), 2.0 + rank))
     assert get_state(layer)[1][1, 0] == 3

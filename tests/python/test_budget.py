@@ -1,4 +1,4 @@
-"""`budget:` of a section: features that cost too much run less often, on all ranks alike."""
+"""`budget:` of a section: features that cost too much run less often, equally on all ranks."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from telens.debug.registry import Registry, api_method
 
 
 class SlowLook(TEConfigAPIMapper):
-    """Takes ten times as long as a step of this test, on one rank."""
+    """A feature that takes ten times as long as a step of this test, on one rank only."""
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
@@ -66,7 +66,7 @@ def test_over_budget_section_is_thinned_and_reported(tmp_path, register):
 
 
 class OddLook(TEConfigAPIMapper):
-    """Has a schedule of its own, the odd iterations, and takes half as long as a step."""
+    """A feature with its own schedule, the odd iterations, that takes half as long as a step."""
 
     seen = []  # noqa: RUF012
 

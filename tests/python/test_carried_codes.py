@@ -1,4 +1,4 @@
-"""fp8_output and fp8_grad: the codes that one layer hands to the next, which casts nothing."""
+"""fp8_output and fp8_grad: codes that one layer passes to the next one, which does not cast."""
 
 import json
 import subprocess
@@ -52,7 +52,8 @@ def test_the_next_layer_takes_the_codes_of_an_output_without_a_cast():
     first, second = make_layers()
     x, recipe = (make_input() * 2.0**14).detach().requires_grad_(), DelayedScaling()
     primed((first, second), x, recipe)
-    # Input, weight, output. A cast of its own would end at 448.
+    # Scales of input, weight, output. If the next layer cast the output itself, it would clip at
+    # 448.
     first.fp8_meta["scaling_fwd"].scale[0] = 2.0**-10
     first.fp8_meta["scaling_fwd"].scale[2] = 2.0**-8
     second.fp8_meta["scaling_fwd"].scale[0] = 1.0
@@ -80,7 +81,7 @@ def test_previous_layer_reuses_gradient_codes():
     x, recipe = make_input(), DelayedScaling()
     primed((first, second), x, recipe)
     gradient = (torch.randn(64, 128) * 2.0**22).bfloat16()
-    # Gradient of the output, gradient of the input.
+    # Scales of the output's gradient and of the input's gradient.
     second.fp8_meta["scaling_bwd"].scale.copy_(torch.tensor([2.0**-10, 2.0**-8]))
     first.fp8_meta["scaling_bwd"].scale.fill_(1.0)
     first.fp8_meta["scaling_bwd"].amax_history.zero_()
@@ -123,7 +124,7 @@ def test_wgrad_reuses_the_columnwise_copy_of_the_gradient(recipe):
 
 
 def columns_of(storage) -> torch.Tensor:
-    """The values of the copy that blocks along columns make."""
+    """Returns the values of the copy with blocks along columns."""
     copy = telens._C.QuantizedStorage(
         None, None, storage.columnwise_data, storage.columnwise_scale_inv, storage.fp8_dtype,
         storage.mode, torch.float32, storage.sizes, None, storage.columnwise_tensor_scale,
@@ -264,7 +265,9 @@ ALTERED = {
 
 
 def watch(config, tmp_path, given_values: bool = False):
-    """A step of both layers, the second of them watched: output, gradients, what was logged."""
+    """Runs a step of both layers, with the second one watched; returns output, gradients and what
+    was logged.
+    """
     first, second = make_layers(("first", "second"))
     x, logger = make_input(), Scalars()
     with debug.session(config, log_dir=tmp_path, statistics_logger=logger):

@@ -1,4 +1,6 @@
-"""CollectiveCheck: what ranks sent against what came out, and gradients that are one."""
+"""CollectiveCheck: compares what ranks sent with what was received, and gradients that must be
+equal.
+"""
 
 import re
 
@@ -33,7 +35,9 @@ def reports(run, rank: int = 0) -> list[str]:
 
 
 def divided(rank: int, folder: str) -> None:
-    """Every collective that layers have: gathers of codes and values, sums, scatters, amaxes."""
+    """Runs every collective that layers use: gathers of codes and values, sums, scatters,
+    amaxes.
+    """
     recipes = {
         "values": None,
         "delayed": DelayedScaling(),
@@ -66,7 +70,9 @@ def divided(rank: int, folder: str) -> None:
 
 
 def exchanges(rank: int) -> None:
-    """All-to-alls alone, of which one rank has no rows; they are recorded under what ran before."""
+    """All-to-alls of which one rank has no rows; they are recorded under the layer that ran
+    before.
+    """
     te.Linear(32, 32, name="before", device="cpu")(torch.randn(8, 32))
     dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
     for tokens in (8, 8 * rank):
@@ -81,7 +87,7 @@ def exchanges(rank: int) -> None:
 
 
 class ChangedOnTheWay(dist.ProcessGroup):
-    """A group in which one bit of what the last rank sends is another one when it comes."""
+    """A group that flips one bit of each message of the last rank."""
 
     def __init__(self, inner: dist.ProcessGroup) -> None:
         super().__init__(inner.rank(), inner.size())
@@ -102,7 +108,9 @@ class ChangedOnTheWay(dist.ProcessGroup):
 
 
 def ring(rank: int, folder: str) -> None:
-    """Attention whose keys and values travel round a ring, over a group and over a broken one."""
+    """Attention whose keys and values travel around a ring, over a sound group and over a broken
+    one.
+    """
     for name, group in (("sound", dist.group.WORLD), ("broken", ChangedOnTheWay(dist.group.WORLD))):
         with debug.session(WITHOUT_GRADIENTS, log_dir=f"{folder}/{name}"):
             te.Linear(32, 32, name="before", device="cpu")(torch.randn(8, 32))
@@ -118,7 +126,8 @@ def test_ring_messages_arrive_unchanged(tmp_path):
         run = telens.open_run(tmp_path / name)
         rows = run.records()
         rows = rows[rows["statistic"] == "collectives_wrong"]
-        # Two ranks send keys and values once in each direction, and their gradients twice.
+        # Each of the two ranks sends keys and values once in each direction, and their gradients
+        # twice.
         assert dict(zip(rows["rank"], rows["value"], strict=True)) == found
         assert len(reports(run)) == (name == "broken")
     assert re.search("transfer round a ring of Float .* from rank 1 differs", reports(run)[0])
@@ -164,7 +173,7 @@ def of_a_maximum_that_loses_nan(rank: int) -> tuple:
     sent = torch.ones(100)
     if rank == 1:
         sent[7] = float("nan")
-    # As gloo's may, by rank and size.
+    # The maximum of gloo may lose a NaN, depending on rank and size.
     return sent, torch.ones(100), "max"
 
 
@@ -259,7 +268,8 @@ def that_is_of_whole_numbers(rank: int) -> tuple:
     return sent, result, "sum"
 
 
-# By name: what is sent and got, the ranks that have to notice, elements that are lost, words.
+# By name: a function that returns what is sent and received, the ranks that must notice, the number
+# of lost elements, words of the report.
 PROGRAMS = {
     "alone": (of_this_rank_alone, {0, 1}, 0, "it is this rank's own"),
     "element": (of_one_element, {1}, 0, "its elements add up to"),
@@ -297,13 +307,13 @@ def run_programs(rank: int, folder: str) -> None:
             debug.check_collective(name, sent, result, op)
             debug.step()
     with debug.session(WITHOUT_GRADIENTS, log_dir=f"{folder}/groups"):
-        # Meant for both ranks, run over groups of one.
+        # A collective that is meant for both ranks but runs in groups of one.
         own = [dist.new_group([each]) for each in range(2)][rank]
         sent = torch.ones(3)
         result = sent.clone()
         dist.all_reduce(result, group=own)
         debug.check_collective("groups", sent, result, "sum", dist.group.WORLD)
-        # The ranks say that they are in different collectives.
+        # The ranks are in different collectives, which they report.
         debug.check_collective("shapes", torch.ones(3 + rank), torch.ones(3 + rank) * 2)
         debug.step()
 

@@ -1,4 +1,4 @@
-"""Functions and attributes that frameworks take from Transformer Engine's inner modules."""
+"""Functions and attributes of Transformer Engine's inner modules that frameworks use."""
 
 import copy
 import pickle
@@ -271,7 +271,7 @@ def test_1f1b_recomputes_each_microbatch_with_its_scales():
             with te.autocast(recipe=recipe):
                 return te.checkpoint(model, value, use_reentrant=True)
 
-        # 1F1B on a first stage: two forwards, then one backward after each further forward.
+        # 1F1B on a first stage: two forwards, then a backward after each further forward.
         outputs = [forward(each) for each in x[:2]]
         outputs[0].sum().backward()
         outputs.append(forward(x[2]))

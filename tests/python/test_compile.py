@@ -1,4 +1,4 @@
-"""torch.compile around our modules: marked graph breaks, the bits of eager mode."""
+"""torch.compile around our modules: documented graph breaks, and the bits of eager mode."""
 
 import pytest
 import torch

@@ -37,7 +37,7 @@ FP8_STATS = ["underflows%", "scale_inv_min", "scale_inv_max", "mse"]
 
 NVFP4_STATS = ["underflows%", "mse"]
 
-# How a feature selects, as Transformer Engine's feature classes ask the peer to.
+# Features by what Transformer Engine's feature classes ask nvdlfw-inspect to select.
 MODIFIERS = {"FakeQuant", "PerTensorScaling"}
 GEMM_FEATURES = {*MODIFIERS, "DisableFP8GEMM", "DisableQuantizationGEMM"}
 OBSERVERS = {"LogTensorStats", "LogFp8TensorStats", "LogNvfp4TensorStats", "DumpTensors"}
@@ -150,7 +150,7 @@ def random_feature(rng, feature):
 
 def random_core_features(rng):
     core = some(rng, sorted(OBSERVERS)) if rng.random() < 0.8 else []
-    # Both only now and then: they conflict more often than not.
+    # Both in one case of four only, because they usually conflict.
     core += rng.choice([["FakeQuant"], ["PerTensorScaling"], [], sorted(MODIFIERS)])
     core += (
         [rng.choice(["DisableFP8GEMM", "DisableQuantizationGEMM"])] if rng.random() < 0.5 else []
@@ -182,7 +182,9 @@ class Features:
 
 
 class Mapper(GenericConfigAPIMapper):
-    """The parsing of Transformer Engine's TEConfigAPIMapper; tensors are nvdlfw-inspect's own."""
+    """Parses as Transformer Engine's TEConfigAPIMapper does; tensors are parsed by
+    nvdlfw-inspect.
+    """
 
     def parse(self, config, gemm, tensor):
         config = json.loads(json.dumps(config))
@@ -220,7 +222,7 @@ class Mapper(GenericConfigAPIMapper):
 def peer_logger(tmp_path_factory):
     initialize_logger(str(tmp_path_factory.mktemp("peer")))
     logging.disable(logging.CRITICAL)
-    # Its mapper logs through the manager of a session; there is none here.
+    # Its mapper logs through the manager of a session, which does not exist here.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(debug_api, "log_message", lambda *args, **kwargs: None)
         yield
@@ -239,7 +241,7 @@ def peer_load(config):
 
 
 def axes_of(feature):
-    """Every (gemm, tensor) that a call could name for the feature."""
+    """Returns every (gemm, tensor) that a call could name for the feature."""
     gemms = GEMMS if feature in GEMM_FEATURES else [None]
     tensors = TENSORS if feature in TENSOR_FEATURES else [None]
     return [(gemm, tensor) for gemm in gemms for tensor in tensors]
@@ -282,12 +284,12 @@ def our_answer(entries):
 
 
 def names(entries):
-    """The features that select something, of an answer for a layer."""
+    """Returns the features that an answer for a layer selects."""
     return {key[0] for key in our_answer(entries)} if isinstance(entries, list) else set()
 
 
 def like_ours(config, counts):
-    """The configuration in the words that the peer understands as ours are meant."""
+    """Returns the configuration in the form that has the same meaning for nvdlfw-inspect."""
     config = json.loads(json.dumps(config))
     for section in config.values():
         layers = section["layers"]
@@ -318,7 +320,7 @@ def feature_like_ours(feature, has_gemms, counts):
                 level[key] = [level[key]]
                 counts["a string is a list of one"] += 1
         for item in [level, *level.get("tensors_struct", [])]:
-            # Both ends of a pair are included: for the peer the last one is not.
+            # Both ends of a pair are included for telens; for nvdlfw-inspect the last one is not.
             pairs = item.get("start_end_list", [])
             item.update({"start_end_list": [[a, b + (b != -1)] for a, b in pairs]} if pairs else {})
             counts["the last of a list's pair is included"] += bool(pairs)
@@ -339,7 +341,9 @@ def restore_pairs(config):
 
 
 def peer_selects(layer, counts):
-    """The peer's answer, or what ours must be where the peer raises on purpose of the contract."""
+    """The answer of nvdlfw-inspect, or the one that the contract demands where nvdlfw-inspect
+    raises.
+    """
     try:
         return peer_answer(layer)
     except (ValueError, IndexError) as error:
@@ -358,7 +362,9 @@ def peer_selects(layer, counts):
 
 
 def expected(config, layer, counts):
-    """Section by section, so that a layer at which the peer raises can be judged alone."""
+    """Resolves each section by itself, so that a layer can be compared even if another section
+    raises.
+    """
     answer, selecting = {}, 0
     for name, section in config.items():
         if not section["enabled"]:
@@ -379,7 +385,7 @@ def expected(config, layer, counts):
 
 
 def selects_for_us(layers, layer):
-    """The contract's rule for the three cases in which the peer raises."""
+    """The rule of the contract for the three cases in which nvdlfw-inspect raises."""
     if "exact_layer_names" in layers:
         return layer in layers["exact_layer_names"]
     if layer != "stage.0.layers.3.fc2":
@@ -392,7 +398,9 @@ def selects_for_us(layers, layer):
 
 
 def modify_the_same(config):
-    """Whether two features of a section modify the same tensor in the same GEMM, by the peer."""
+    """Whether, for nvdlfw-inspect, two features of a section modify the same tensor in the same
+    GEMM.
+    """
     for name, section in config.items():
         if not section["enabled"]:
             continue

@@ -1,4 +1,4 @@
-"""The ready configs and the examples of docs/configuration.md are what the loader takes."""
+"""The ready configs and the examples of docs/configuration.md can be loaded."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from config_questions import ROOT, ask
 
-# A transformer's layers as infer_and_assign_layer_names calls them, and a head.
+# The names that infer_and_assign_layer_names gives to a transformer's layers, and a head.
 LAYERS = [
     f"model.layers.{number}.{kind}"
     for number in range(12)
@@ -29,7 +29,7 @@ README = [
 
 
 def selected(config: str) -> set[str]:
-    """The sections that some layer is selected by."""
+    """Returns the sections that select at least one layer."""
     answer = ask([{"config": config, "layers": LAYERS, "steps": 1}])[0]
     assert "error" not in answer, answer["error"]
     entries = [entry for layer in answer["layers"].values() for entry in layer]

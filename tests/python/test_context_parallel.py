@@ -1,4 +1,4 @@
-"""Attention that ranks share along the sequence (context parallelism) beside the whole one."""
+"""Attention whose sequence is divided among ranks (context parallelism) against whole attention."""
 
 import copy
 import dataclasses
@@ -36,7 +36,7 @@ DTYPES = (torch.float64, torch.bfloat16)
 
 
 def cases(comms) -> list[Case]:
-    """Masks by layouts by groups, and each thing that only some of the methods have."""
+    """Masks, layouts and groups in combination, and each option that only some methods have."""
     found = []
     for comm in comms:
         found += [
@@ -128,7 +128,8 @@ def refused(match: str, case: Case, **more) -> None:
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs, **more)
 
 
-# Mask, layout, groups, type and sizes: a bias of a batch and heads, of heads, of neither, of keys.
+# Mask, layout, groups, type and sizes of a bias: by batch and head, by head, by neither, by key
+# only.
 BIASES = [
     ("causal", "sbhd", HEADS, "post_scale_bias", (BATCH, HEADS, SEQ, SEQ)),
     ("no_mask", "bshd", 2, "post_scale_bias", (1, HEADS, SEQ, SEQ)),
@@ -138,7 +139,9 @@ BIASES = [
 
 
 def biases(rank: int, size: int) -> None:
-    """A rank has the rows of its own queries; what all rows share is a sum over the ranks."""
+    """A rank has the rows of its own queries; a gradient that all rows share is summed over the
+    ranks.
+    """
     generator = torch.Generator().manual_seed(3)
     for mask, layout, groups, kind, sizes in BIASES:
         case = Case("p2p", mask, layout, groups)
@@ -164,7 +167,7 @@ def biases(rank: int, size: int) -> None:
 
 
 class CountedZeros(TorchDispatchMode):
-    """How many tensors of zeros were made like others."""
+    """Counts the calls of zeros_like."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +179,7 @@ class CountedZeros(TorchDispatchMode):
 
 
 def bias_without_gradient(rank: int) -> None:
-    """No gradient is made of a bias that wants none: one tensor less."""
+    """No gradient is made for a bias that needs none, which saves one tensor of zeros."""
     dim, here = places("sbhd", rank, 2)
     counts = []
     for wants in (True, False):
@@ -191,7 +194,9 @@ def bias_without_gradient(rank: int) -> None:
 
 
 def other_lengths(rank: int) -> None:
-    """What cu_seqlens hold is compared where the rest is: in an attention's first call."""
+    """The contents of cu_seqlens are compared in an attention's first call, like everything
+    else.
+    """
     x = [each[:SIZE] for each in whole_tensors(Case("p2p"))[:3]]
     mine, theirs = [30, 17 - rank], [30, 16 + rank]
     attention = make(Case("p2p", "padding"), cp_group=dist.group.WORLD)
@@ -207,16 +212,18 @@ def other_lengths(rank: int) -> None:
 
 
 def sums_of_two_dtypes(rank: int) -> None:
-    """cu_seqlens_q and cu_seqlens_kv with one content are alike, whatever integers they are."""
+    """cu_seqlens_q and cu_seqlens_kv with the same content are equal, whatever their integer
+    types.
+    """
     case = Case("p2p", "padding_causal", call={"cu_seqlens_kv": sums(LENGTHS).long()})
     compare(case, rank, 2, dist.group.WORLD)
 
 
 def ranks_that_differ(rank: int) -> None:
-    """Both say so before they exchange anything, and then go on."""
+    """Both ranks report the difference before they exchange data, and can continue."""
     shared = [x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]]
     wide = [x.double() for x in shared]
-    # The case of each rank, and what is said of it.
+    # The case of each rank, and words of the error.
     cases = [
         (Case("p2p"), Case("all_gather"), shared, "attends by {}", ("p2p", "all_gather")),
         (Case("a2a", "no_mask"), Case("a2a"), shared, "attn_mask_type {}", ("no_mask", "causal")),
@@ -233,7 +240,7 @@ def ranks_that_differ(rank: int) -> None:
 
 
 def bias_of_one_rank(rank: int) -> None:
-    """A rank that refuses its bias leaves no other waiting: they compare sizes before."""
+    """If one rank refuses its bias, the other does not wait, because sizes are compared first."""
     inputs = [x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]]
     attention = make(Case("p2p"), cp_group=dist.group.WORLD)
     bias = torch.zeros(SIZE, SEQ if rank == 0 else SIZE)
@@ -243,7 +250,7 @@ def bias_of_one_rank(rank: int) -> None:
 
 
 def refused_by_last(rank: int, case: Case, size: int, group: object, message: str) -> None:
-    """The last rank refuses its inputs; the others say so instead of waiting for it."""
+    """The last rank refuses its inputs; the others report that instead of waiting for it."""
     positions = 15 if rank == size - 1 else 16
     inputs = [x[:positions] for x in whole_tensors(case)[:3]]
     own = "^DotProductAttention: 15 positions on a context-parallel rank"
@@ -322,7 +329,7 @@ def four_ranks(rank: int) -> None:
     for comm in COMMS:
         for mask, layout in (("causal", "sbhd"), ("no_mask", "bshd"), ("padding_causal", "thd")):
             compare(Case(comm, mask, layout), rank, 4, dist.group.WORLD)
-    # One of two levels with one rank: the other method.
+    # If one of the two levels has one rank, the method of the other level is used.
     alone = [dist.new_group([each]) for each in range(4)][rank]
     for groups in ([alone, dist.group.WORLD], [dist.group.WORLD, alone]):
         compare(Case("a2a+p2p"), rank, 4, groups)

@@ -1,4 +1,6 @@
-"""MultiheadAttention and Transformer layers whose ranks share each sequence; and the batches."""
+"""MultiheadAttention and Transformer layers whose sequences are divided among ranks, and the
+batches for them.
+"""
 
 import functools
 
@@ -41,7 +43,7 @@ def inputs_of(layout: str) -> tuple[torch.Tensor, torch.Tensor, dict]:
 
 
 def compare(whole, own, layout: str, size: int, what: object, precision: str = "FP32") -> None:
-    """The gradients of weights are sums over the tokens of all ranks."""
+    """The gradients of weights are summed over the tokens of all ranks."""
     own.load_state_dict(whole.state_dict())
     x, gradient, call = inputs_of(layout)
     dim, here = places(layout, dist.get_rank(), size)
@@ -79,7 +81,7 @@ def transformer(comm: str, size: int, group: object = None) -> None:
 
 
 def decoder(comm: str, padded: bool) -> None:
-    """Its cross attention sees 48 places of the encoder, whose chunks are longer than its own."""
+    """Cross attention sees 48 positions of the encoder, whose chunks are longer than its own."""
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "layer_type": "decoder"}
     made |= {"attn_input_format": "bshd", "device": "cpu"}
@@ -120,7 +122,7 @@ def short_angles(rank: int) -> None:
 
 
 def dropped(comm: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights of 1 / 64 each and values of 1: what dropout leaves, and what comes back."""
+    """With weights of 1 / 64 and values of 1, the result is the share that dropout keeps."""
     attention = te.DotProductAttention(
         HEADS, 16, attention_dropout=0.25, attn_mask_type="no_mask",
         cp_group=dist.group.WORLD, cp_comm_type=comm,
@@ -135,16 +137,17 @@ def dropped(comm: str) -> tuple[torch.Tensor, torch.Tensor]:
 def dropouts(rank: int) -> None:
     for comm in ("p2p", "all_gather", "a2a"):
         out, gradient = dropped(comm)
-        # 32 * 8 * 4 means of 64 choices: 0.577 / 8 apart from 1, and their mean 0.577 / 256.
+        # 32 * 8 * 4 means of 64 choices each: their deviation is 0.577 / 8 from 1, that of the
+        # whole mean 0.577 / 256.
         assert out.mean().sub(1).abs() < 5 * 0.577 / 256, comm
         assert 0.05 < out.view(32, 8, HEADS, 16)[..., 0].std() < 0.1, comm
-        # A dropped weight gives no gradient: both sums are those of the weights that are left.
+        # A dropped weight gives no gradient: both sums are those of the kept weights.
         left = sum_over_ranks(torch.stack([out.sum(), gradient.sum()]), dist.group.WORLD)
         torch.testing.assert_close(left[0], left[1], rtol=1e-5, atol=0)
 
 
 def of_long_sequences(rank: int) -> None:
-    """320 queries a rank: more than are looked at in one go. FP64, beside the whole attention."""
+    """320 queries on each rank, more than one block, in FP64, against the whole attention."""
     generator = torch.Generator().manual_seed(2)
     whole = [torch.randn(640, 1, 2, 8, generator=generator).double() for _ in range(3)]
     gradient = torch.randn(640, 1, 16, generator=generator).double()
@@ -163,7 +166,7 @@ def of_long_sequences(rank: int) -> None:
 
 
 def dropouts_gradients(rank: int) -> None:
-    """Against differences of the loss of all ranks, along one direction of each tensor."""
+    """Compares with differences of the loss of all ranks, along one direction of each tensor."""
     generator = torch.Generator().manual_seed(10 + rank)
     drawn = [torch.randn(320, 1, 2, 8, generator=generator).double() for _ in range(6)]
     inputs, directions = drawn[:3], drawn[3:]
@@ -190,7 +193,7 @@ def dropouts_gradients(rank: int) -> None:
 
 
 def other_lengths_of_keys(rank: int) -> None:
-    """Cross attention: 32 queries look at 48 keys, whose padding is their own."""
+    """Cross attention: 32 queries see 48 keys, which have their own padding."""
     generator = torch.Generator().manual_seed(4)
     whole = [torch.randn(n, BATCH, HEADS, 8, generator=generator) for n in (32, 48, 48)]
     places = [torch.tensor(chunks_of(rank, 2, len(x))) for x in whole]
@@ -226,7 +229,7 @@ def other_lengths_of_keys(rank: int) -> None:
 
 
 def checkpoints_of_dropout(rank: int) -> None:
-    """The ring keeps dropout's choices all the same, and says so once."""
+    """The ring nevertheless repeats dropout's choices, and says so once."""
     x = torch.ones(16, 1, HEADS, 16)
     for comm, times in (("all_gather", 0), ("a2a", 0), ("p2p", 1), ("p2p", 0)):
         attention = te.DotProductAttention(
@@ -249,7 +252,7 @@ def nothing_is_left_of_dropout_1(rank: int) -> None:
 
 
 def second_derivatives(rank: int) -> None:
-    """They are right or an error, but never left out."""
+    """Gradients are right or there is an error; they are never omitted."""
     for comm in ("p2p", "all_gather", "a2a"):
         made = {"attention_dropout": 0.0, "attn_mask_type": "no_mask", "cp_comm_type": comm}
         attention = te.DotProductAttention(HEADS, 16, cp_group=dist.group.WORLD, **made)
@@ -315,7 +318,7 @@ def test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones():
 
 
 def test_packed_batch_is_divided_like_transformer_engine():
-    """Lengths 6, 8, 7, 15 become 8, 8, 8, 16 for 4 ranks: the positions that it documents."""
+    """Lengths 6, 8, 7, 15 become 8, 8, 8, 16 for 4 ranks, with the documented positions."""
     cu_seqlens = torch.tensor([0, 6, 14, 21, 36], dtype=torch.int32)
     ids, labels = torch.arange(100, 136), torch.arange(200, 236)
     padded, marks, padded_sums = pad_thd_sequences_for_cp(ids[None], labels[None], cu_seqlens, 8)

@@ -1,4 +1,6 @@
-"""The seven calls as a feature class in Python sees them: who is asked when, with what."""
+"""The seven calls as a feature class in Python sees them: who is called when, with which
+arguments.
+"""
 
 import pytest
 import torch
@@ -65,7 +67,7 @@ def step(layer, x, fp8: bool = False):
 
 
 class Note:
-    """Writes down every call that a feature class gets."""
+    """Notes every call that a feature class gets."""
 
     def __init__(self):
         self.calls = []
@@ -78,7 +80,9 @@ class Note:
 
 
 def all_seven(note: Note, answers: dict) -> type:
-    """A class with all seven calls, each with ``**keywords``; what routing calls answer."""
+    """A class with all seven calls, each with ``**keywords``, and the answers of its routing
+    calls.
+    """
 
     def routing(call):
         def asked(self, config, layer_name, **keywords):

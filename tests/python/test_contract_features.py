@@ -1,4 +1,4 @@
-"""What the built-in features promise, in real layers, against references in plain torch."""
+"""Promises of the built-in features in real layers, against references in plain torch."""
 
 import math
 
@@ -28,7 +28,9 @@ def x() -> torch.Tensor:
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype, scale: float | None = None) -> torch.Tensor:
-    """Quantized and dequantized, by the tensor's own amax unless a scale is given."""
+    """Quantizes and dequantizes with the scale of the tensor's own amax, unless a scale is
+    given.
+    """
     x = x.detach()
     scale = LARGEST[dtype] / x.abs().max().item() if scale is None else scale
     return (x * scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype).float() / scale
@@ -95,7 +97,7 @@ def test_recipe_prefix_selects_whatif_statistics(tmp_path, layer, x):
         "delayed": {"fp8": True, "recipe": DelayedScaling(amax_history_len=2)},
     }.items():
         values = logged(config, tmp_path / name, layer, x, **region)
-        # In the running recipe's format for that tensor (HYBRID: gradients in E5M2), else E4M3.
+        # The running recipe's format for the tensor (HYBRID: E5M2 for gradients), else E4M3.
         of_gradients = torch.float8_e5m2 if region else torch.float8_e4m3fn
         for tensor, given, dtype in (
             ("activation", x, torch.float8_e4m3fn),

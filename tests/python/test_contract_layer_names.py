@@ -1,4 +1,4 @@
-"""What layers are called: by argument, by their parents, by the structure of a model."""
+"""Names of layers: from an argument, from their parents, from the structure of a model."""
 
 import nvdlfw_inspect.api as peer
 import pytest
@@ -13,7 +13,7 @@ X = torch.randn(16, 1, 32, generator=torch.Generator().manual_seed(1))
 
 
 def layers_of(model, tmp_path) -> set[str]:
-    """The names under which the layers of a model are watched."""
+    """Returns the names under which the layers of a model are watched."""
     scalars = Scalars()
     with debug.session(
         logging_of("activation", ["max"]), statistics_logger=scalars, log_dir=tmp_path
@@ -60,7 +60,7 @@ def test_a_named_attention_passes_its_name_on(tmp_path, options, names):
 
 
 class Model(torch.nn.Module):
-    """A model as Transformer Engine's users write it."""
+    """A model as users of Transformer Engine write it."""
 
     def __init__(self, numbers=(None, None)):
         super().__init__()

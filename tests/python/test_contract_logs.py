@@ -1,4 +1,4 @@
-"""What goes to stderr beside the text logs."""
+"""What is written to stderr in addition to the text logs."""
 
 import logging
 import subprocess

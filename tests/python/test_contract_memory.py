@@ -1,4 +1,4 @@
-"""A session keeps nothing of the iterations that are over."""
+"""A session keeps nothing of past iterations."""
 
 import pathlib
 import resource
@@ -35,6 +35,7 @@ def test_a_long_session_grows_by_nothing(tmp_path):
             layer(x).sum().backward()
             debug.step()
         resident.append(resident_bytes())
-    # What is kept grows in every window; an allocator that takes more from the system does in one.
+    # If memory is kept, it grows in every window; an allocator that gets more from the system does
+    # so in one.
     grown = min(after - before for before, after in pairwise(resident))
     assert grown / STEPS < 200, f"{resident} bytes after {STEPS} steps each"

@@ -1,4 +1,4 @@
-"""Objects that feature classes and scripts touch, with Transformer Engine's names and arguments."""
+"""Objects that feature classes and scripts use have Transformer Engine's names and arguments."""
 
 import importlib
 
@@ -162,7 +162,7 @@ BLOCK_QUANTIZERS = {
 @pytest.mark.parametrize("name", BLOCK_QUANTIZERS)
 def test_block_quantizers_accept_te_arguments(name):
     make, kind, error = BLOCK_QUANTIZERS[name]
-    # Blocks of very different size: one scale for all would lose the small ones.
+    # Blocks of very different size: one scale for all would make the small ones zero.
     x = torch.randn(256, 256, generator=torch.Generator().manual_seed(2))
     x[128:] *= 2.0**-8
     quantized = make()(x)

@@ -1,4 +1,4 @@
-"""The contract's session API, as far as no other test has it."""
+"""Parts of the contract's session API that no other test covers."""
 
 import inspect
 
@@ -24,13 +24,13 @@ class {name}(TEConfigAPIMapper):
 
 
 def defaults_of(function) -> dict:
-    """Arguments in their order, with their defaults."""
+    """The arguments in order, with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters}
 
 
 def test_the_session_functions_take_the_peers_arguments():
-    # The peer takes these two among its keywords.
+    # nvdlfw-inspect takes the first two among its keywords; `recording` is ours.
     extra = {"tb_writer": None, "default_logging_enabled": False, "recording": None}
     theirs = {key: value for key, value in defaults_of(peer.initialize).items() if key != "kwargs"}
     assert list(defaults_of(debug.initialize).items()) == list((theirs | extra).items())
@@ -80,7 +80,7 @@ def test_feature_dirs_are_walked_recursively(tmp_path, given):
     (folder / "deep" / "deeper").mkdir(parents=True)
     (folder / "Outer.py").write_text(FEATURE_FILE.format(name="Outer"))
     (folder / "deep" / "deeper" / "Inner.py").write_text(FEATURE_FILE.format(name="Inner"))
-    # Two files of one name both run.
+    # Two files with the same name are both run.
     (folder / "deep" / "Outer.py").write_text(FEATURE_FILE.format(name="Middle"))
     feature_dirs = {"one string": str(folder), "one path": folder, "a list": [str(folder)]}[given]
     with debug.session("", feature_dirs=feature_dirs, log_dir=tmp_path / "log"):

@@ -1,4 +1,4 @@
-"""Models of plain torch modules with ours put in their place."""
+"""Models of plain torch modules in which our modules replace them."""
 
 import collections
 import copy
@@ -400,7 +400,7 @@ def test_warns_if_from_pretrained_drops_histories(tmp_path):
 
 
 def memory_of_its_own() -> int:
-    """Bytes that this process has and no file."""
+    """The resident memory of this process that is not backed by a file, in bytes."""
     status = pathlib.Path("/proc/self/status").read_text()
     return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])
 

@@ -1,4 +1,4 @@
-"""Warnings of the compiled part: one plain line, of one rank."""
+"""Warnings of the compiled part: one plain line, on one rank."""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""``run_as_te --device cpu``: what scripts for GPUs call of torch.cuda and torch.distributed."""
+"""``run_as_te --device cpu``: the functions of torch.cuda and torch.distributed that scripts for
+GPUs call.
+"""
 
 import json
 import subprocess
@@ -18,7 +20,7 @@ CLIENT = Path(__file__).parent / "clients/two_gpu_client.py"
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What the client's two processes found, by rank."""
+    """Returns what the two processes of the client found, by rank."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     folder = tmp_path_factory.mktemp("two_gpus")
     done = subprocess.run(
@@ -124,7 +126,7 @@ def test_functions_of_torch_are_restored():
 
 
 def add_ranks(tensor, op=None, group=None, async_op=False):
-    """Sums over two ranks with equal tensors."""
+    """Sums over two ranks that have equal tensors."""
     tensor.mul_(2)
     return Work() if async_op else None
 

@@ -1,4 +1,4 @@
-"""Activations that wait in the host's memory: by what is alive when."""
+"""Activations that are offloaded to the host, tested by which tensors are alive when."""
 
 import contextlib
 import gc
@@ -54,7 +54,7 @@ def _fresh(monkeypatch):
 
 
 def run(layers: int, context, synchronize, x=None, with_output=True):
-    """The graph's end, and which layers' saved tensors lived when each layer had begun."""
+    """Returns input, output, and which layers' saved tensors were alive when each layer began."""
     x = torch.full((WIDE, WIDE), 1.01, requires_grad=True) if x is None else x
     out, lived = x, []
     for _ in range(layers):
@@ -67,7 +67,7 @@ def run(layers: int, context, synchronize, x=None, with_output=True):
 
 
 def test_places_are_free_when_the_schedule_says():
-    # 4 layers, of which 2 move: layer i is free when layer 4 - 2 + i begins.
+    # 4 layers, of which 2 are offloaded: layer i is freed when layer 4 - 2 + i begins.
     _, _, lived = run(4, *get_cpu_offload_context(True, 2, 4))
     assert lived == [[], [0], [1], [2]]
     alive.clear()
@@ -80,7 +80,7 @@ def test_copies_back_start_in_the_scheduled_layer():
     order.clear()
     out.sum().backward()
     names = [each[0] for each in order]
-    # Layer 1 comes back with the backward of layer 4 - 1 - 2 + 1 = 2, layer 0 with that of layer 1.
+    # Layer 1 is loaded in the backward of layer 4 - 1 - 2 + 1 = 2, layer 0 in that of layer 1.
     assert names == ["backward", "copy_back", "backward", "copy_back", "backward", "backward"]
 
 
@@ -176,7 +176,7 @@ def test_tensor_saved_twice_moves_once():
         out = x.square() + x.exp().detach() * x.square()
     with context:
         pass
-    # x, which both squares save, and exp's result, which the product saves.
+    # x, which both squares save, and the result of exp, which the product saves.
     assert order.count(("copy_to_host",)) == 2
     out.sum().backward()
 

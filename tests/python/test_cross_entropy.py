@@ -1,4 +1,4 @@
-"""parallel_cross_entropy beside torch's, whole and divided among ranks."""
+"""parallel_cross_entropy against torch's, whole and divided among ranks."""
 
 import pytest
 import torch
@@ -122,7 +122,7 @@ def divided(rank):
         torch.testing.assert_close(part.grad.double(), wanted_part, rtol=1e-4, atol=1e-4)
     with pytest.raises(telens.UsageError, match="classes from 0 to 23"):
         te.parallel_cross_entropy(part, target + 24, dist_process_group=group)
-    # A rank that has other targets alone leaves no other waiting.
+    # If only one rank has invalid targets, the other must not wait.
     messages = (
         "classes from 0 to 23" if rank else "target must be a class or .* another number on rank 1"
     )

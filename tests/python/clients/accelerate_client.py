@@ -1,4 +1,4 @@
-"""Trains a small model by accelerate's Transformer Engine backend, which is used as it is."""
+"""Trains a small model with accelerate's Transformer Engine backend, which is not changed."""
 
 import json
 

@@ -100,7 +100,9 @@ class Esm2(torch.nn.Module):
         return MaskedLMOutput(logits=logits[..., : self.config.vocab_size])
 
     def embed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Zeroes mask tokens and scales the others up, as their share in pretraining was larger."""
+        """Zeroes mask tokens and scales the others, because their share in pretraining was
+        larger.
+        """
         is_mask = input_ids == self.config.mask_token_id
         kept = 1 - is_mask.sum(1) / attention_mask.sum(1)
         embedded = self.embeddings(input_ids).masked_fill(is_mask[..., None], 0.0)
@@ -116,7 +118,7 @@ def renamed(source: dict[str, torch.Tensor], config: transformers.EsmConfig) -> 
         return torch.cat([weight, rows])
 
     def interleaved(prefix: str, kind: str) -> torch.Tensor:
-        # Rows of the heads in turn, each with its query, key and value.
+        # The rows of each head in turn: its query, key and value.
         parts = [
             source[f"{prefix}.attention.self.{each}.{kind}"] for each in ("query", "key", "value")
         ]

@@ -68,7 +68,7 @@ GENERATED = 6
 
 
 class Cached(torch.nn.Module):
-    """Predicts the next token, with the keys and values of all earlier tokens in a cache."""
+    """Predicts the next token with a cache of the keys and values of all earlier tokens."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

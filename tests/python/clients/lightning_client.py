@@ -1,4 +1,4 @@
-"""Trains a small model under Lightning's TransformerEnginePrecision, which is used as it is."""
+"""Trains a small model with Lightning's TransformerEnginePrecision, which is not changed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Trains Megatron-Core's GPTModel, with its layers for Transformer Engine, as it is.
+"""Trains Megatron-Core's GPTModel with its layers for Transformer Engine, without changes.
 
 megatron_client.py NAMES...: one training each, on the ranks that torch.distributed has. NAMES are
 ``fp32`` or recipes of Megatron-Core. Rank 0 prints what it saw as JSON.
@@ -61,7 +61,8 @@ def train(recipe: str) -> dict:
     positions = torch.arange(SEQUENCE).expand(2, SEQUENCE)
     losses = []
     for _ in range(STEPS):
-        # As Megatron's own loop: cached codes of weights are made anew in each iteration.
+        # Does what Megatron's loop does: cached codes of weights are computed again in each
+        # iteration.
         model.set_is_first_microbatch()
         loss = model(tokens[:, :-1], positions, None, labels=tokens[:, 1:]).mean()
         loss.backward()

@@ -1,4 +1,4 @@
-"""names_used.py FOLDER: names of Transformer Engine that Python files of a folder use.
+"""names_used.py FOLDER: the names of Transformer Engine that Python files in a folder use.
 
 Walks over imports and over attributes of what they bind. Prints as JSON which names resolve, which
 of these raise when they are called, and which are missing. Run it through telens.run_as_te.
@@ -45,7 +45,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 
 
 def find(path: str) -> object:
-    """What a path names: the longest module in it, then attributes."""
+    """Returns what a path names: the longest module in it, then attributes."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:

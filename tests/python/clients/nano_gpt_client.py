@@ -1,4 +1,4 @@
-"""Trains a nanoGPT of 65 characters as its script for one GPU does, with CUDA throughout."""
+"""Trains a nanoGPT of 65 characters with the steps of its single-GPU script, on CUDA throughout."""
 
 import json
 import pathlib

@@ -22,7 +22,7 @@ CONFIG = transformers.LlamaConfig(
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=32,
-    # Within 16 positions, these change the angles of all but the highest frequencies.
+    # These values change the angles of all but the highest frequencies within 16 positions.
     rope_parameters={
         "rope_type": "llama3",
         "rope_theta": 10000.0,

@@ -1,4 +1,4 @@
-"""Puts PEFT's LoRA for layers of Transformer Engine onto a model, which is used as it is."""
+"""Adds PEFT's LoRA for layers of Transformer Engine to a model; PEFT is not changed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Trains a small Llama by the Trainer of Hugging Face's transformers, which is used as it is."""
+"""Trains a small Llama with the Trainer of Hugging Face's transformers, which is not changed."""
 
 import json
 

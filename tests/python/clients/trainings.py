@@ -1,4 +1,4 @@
-"""What the clients of model libraries share: recipes, trainings, packed sequences, weight names."""
+"""For the clients of model libraries: recipes, trainings, packed sequences, weight names."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,9 @@ RECIPES = {
 
 
 def randomize(model: torch.nn.Module, scale: float = 0.1) -> torch.nn.Module:
-    """Adds noise to all parameters. Norms begin as ones and biases as zeros, which hides swaps."""
+    """Adds noise to all parameters. Norms are ones and biases zeros at first, which would hide
+    swaps.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(scale * torch.randn_like(parameter))
@@ -96,7 +98,7 @@ class Packing:
         return padded.index_copy(0, self._tokens, packed).unflatten(0, self._shape)
 
 
-# Layers with the split projections of fuse_qkv_params=False. The rows of fc1 are gate, then up.
+# Layers with the separate projections of fuse_qkv_params=False. The rows of fc1 are gate, then up.
 _OF_DECODER = {
     "input_layernorm.weight": "self_attention.layernorm_qkv.layer_norm_weight",
     "self_attn.q_proj.weight": "self_attention.layernorm_qkv.query_weight",
@@ -126,7 +128,7 @@ def decoder_weights(source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Loads weights that must be all parameters of the model."""
+    """Loads weights, which must be all parameters of the model."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected, unexpected
     assert all(name.endswith("_extra_state") for name in missing), missing
