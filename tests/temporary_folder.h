@@ -1,4 +1,4 @@
-// A folder that vanishes with what a test put into it.
+// A temporary folder that is removed with its content.
 #pragma once
 
 #include <cstdlib>

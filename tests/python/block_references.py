@@ -91,7 +91,8 @@ def mixed(x):
 
 
 def hadamard(x, dtype):
-    """Transforms each 16 rows of x [rows, columns]; returns the result in FP32 and in x's dtype."""
+    """Transforms each 16 rows of x [rows, columns]; returns the result in FP32 and rounded to
+    dtype."""
     exact = mixed((x.reshape(-1, 16, x.shape[1]) * SIGNS).reshape(x.shape))
     return exact, torch.from_numpy(exact).to(dtype).float().numpy()
 

@@ -90,7 +90,7 @@ def decoded(dataset):
 
 
 def operand(group):
-    """Returns what the GEMM got, as [rows, K], in FP64."""
+    """Returns an operand of a dumped GEMM as [rows, K], in FP64."""
     if "values" in group:
         return decoded(group["values"])
     values, scales = decoded(group["codes"]), decoded(group["scale_inv"])

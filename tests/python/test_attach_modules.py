@@ -264,7 +264,8 @@ def test_watching_keeps_no_graph(tmp_path):
 
 def test_modules_of_transformer_engine_are_recognized(tmp_path):
     class LayerNormLinear(nn.Module):
-        """A class with the name of a torch class that is not torch.nn.Linear, with a weight."""
+        """Stands for Transformer Engine's class of this name: no torch.nn.Linear, but with a
+        weight."""
 
         __module__ = "transformer_engine.pytorch.module.layernorm_linear"
 

@@ -184,8 +184,7 @@ def test_statistics_match_cpu(ops, dtype):
             assert error == pytest.approx(reference_error, rel=2**-16, nan_ok=True)
 
 
-# Additions behind each other on either device: at most those of a chunk's elements
-# (kStatisticsChunk).
+# Successive additions on either device: at most as many as a chunk has elements (kStatisticsChunk).
 ADDITIONS = 2**13
 # Merges behind each other, at most, that an element of the largest of statistics_inputs (1,003,000
 # elements, 123 chunks) goes through. CPU (statistics.cpp and central_moments_range.cpp): 16
@@ -201,8 +200,8 @@ UNIT = 2.0**-53
 
 
 def bounds_of_moments(x: torch.Tensor, m2: float) -> tuple[float, float]:
-    """How far the means of two devices may be apart, and their moments: m2 and m4 in parts of
-    themselves, m3 in parts of sqrt(m2 m4).
+    """How much the means of two devices may differ, and their moments: m2 and m4 relative to
+    themselves, m3 relative to sqrt(m2 m4).
 
     A chunk's center is rounded, a unit of the mean of |x|, and a merge rounds the mean four times,
     three of them what it adds to it; as a merge adds the smaller part to the larger one on either
@@ -366,7 +365,7 @@ def train(device: str, recipe) -> tuple[list[float], torch.nn.Module]:
 
 @pytest.mark.parametrize("recipe_name", [None, "DelayedScaling", "Float8CurrentScaling"])
 def test_modules_train_as_on_the_cpu(ops, recipe_name):
-    """Not the same bits: products and norms sum in another order. The same training."""
+    """Not the same bits, because products and norms sum in another order, but the same training."""
     recipes = pytest.importorskip("telens.common.recipe")
     recipe = None if recipe_name is None else getattr(recipes, recipe_name)
     make = (lambda: None) if recipe is None else recipe

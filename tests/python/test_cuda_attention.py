@@ -115,7 +115,7 @@ KEYS, HEADS, SAMPLES = 32, 4, 8
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_dropout_keeps_its_share_and_draws_again_in_each_call(recipe):
-    """Queries of zero weigh all keys alike, and values of one key each show every weight."""
+    """Queries of zero weight all keys equally, and values of one key each show every weight."""
     zeros = torch.zeros(SAMPLES, KEYS, HEADS, KEYS)
     values = torch.eye(KEYS).expand(SAMPLES, HEADS, KEYS, KEYS).transpose(1, 2).contiguous()
 

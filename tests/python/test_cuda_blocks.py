@@ -38,14 +38,16 @@ def assert_same_copies(actual, expected) -> None:
 
 
 def copies_on_both(operator, x, arguments, view=lambda t: t) -> list:
-    """The copies that an operator makes of a view of x, the same ones on a GPU and on the CPU."""
+    """The copies that an operator makes of a view of x, asserted to be equal on the GPU and the
+    CPU.
+    """
     expected = operator(view(x), *arguments)
     assert_same_copies(operator(view(x.cuda()), *to_gpu(arguments)), expected)
     return expected
 
 
 def block_quantizations(ops, x, orientations):
-    """Operators and their arguments but x: every path that one of them has of its own."""
+    """Operators with their arguments except x: every code path that one of them has."""
     for squares in (False, True):
         yield ops.quantize_mxfp8, (E4M3, 0, squares, *orientations)
         yield ops.quantize_fp8_blocks, (E5M2, squares, False, 0.0, *orientations)
@@ -87,7 +89,7 @@ def test_nvfp4_blocks_match_cpu(ops, dtype, shape, squares, infinities):
 
 
 def assert_tensor_scales_scale(copies, x, infinities: bool) -> None:
-    """What a test says of NVFP4's second level of scales it says nothing of where they are 1."""
+    """NVFP4's second level of scales is only tested if its scales are not 1."""
     tensor_scales = [copies[2].item(), copies[5].item()]
     assert infinities or x.numel() == 0 or 1 not in tensor_scales, tensor_scales
 
@@ -107,7 +109,9 @@ def test_single_orientation_blocks_match_cpu(ops, dtype, orientations):
 @pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("orientations", ORIENTATIONS)
 def test_nvfp4_scales_for_given_amaxes_match_cpu(ops, dtype, squares, orientations):
-    """The columnwise amax is for what is not quantized together with the rowwise orientation."""
+    """The columnwise amax is used where x is not quantized together with the rowwise
+    orientation.
+    """
     rowwise, columnwise = ORIENTATIONS[orientations]
     x = block_matrix((80, 264), dtype, infinities=False)
     of_rows, of_columns = (AMAXES / (448 * 6)).tolist()
@@ -137,7 +141,9 @@ def test_four_over_six_blocks_match_cpu(ops, dtype, shape, squares, orientations
 
 
 def misaligned(x: torch.Tensor) -> torch.Tensor:
-    """Contiguous, whole packs of 8 a row, and no row where loads and stores of packs may begin."""
+    """Contiguous rows of whole packs of 8, of which none has an address at which a pack may be
+    loaded or stored.
+    """
     rows, columns = x.shape
     view = x.view(-1)[1 : 1 + (rows - 16) * columns].view(rows - 16, columns)
     assert view.is_contiguous()
@@ -180,7 +186,9 @@ def test_values_of_blocks_match_cpu(ops, dtype, shape, infinities):
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 def test_hadamard_transforms_match_cpu(ops, dtype):
-    """Sums that overflow or meet a NaN are NaN on both, with bits that nobody promises."""
+    """Sums that overflow or meet a NaN are NaN on both devices; the bits of a NaN are not
+    promised.
+    """
     for shape, infinities in itertools.product(((256, 384), (16, 71)), (False, True)):
         x = block_matrix(shape, dtype, infinities)
         for inverse in (False, True):

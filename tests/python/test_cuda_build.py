@@ -28,7 +28,7 @@ MACHINE_CODE = {
 }
 PTX = r"\.(sm|compute)_90\.ptx"
 
-# One kernel of every operation: a name that its .cu file alone has.
+# For each operation, a kernel name that occurs in its .cu file only.
 KERNELS = (
     "amax_kernel",
     "quantize_kernel",

@@ -15,7 +15,7 @@ EXPERTS, TOKENS = 4, 96
 
 
 def routing() -> tuple[torch.Tensor, torch.Tensor]:
-    """Two experts of each token, none of which is the last one, and their weights."""
+    """Two experts of each token, never the last one, and their weights."""
     generator = torch.Generator().manual_seed(3)
     scores = torch.rand(TOKENS, EXPERTS - 1, generator=generator)
     chosen = torch.zeros(TOKENS, EXPERTS, dtype=torch.bool)

@@ -35,7 +35,7 @@ def with_specials(x: torch.Tensor) -> torch.Tensor:
 
 
 def assert_pair(ops, fused, y, cast) -> None:
-    """The codes and the amax of ``fused(cast)`` are those of quantizing y."""
+    """Asserts that ``fused(cast)`` gives the codes and the amax of quantizing y."""
     scale, start, format_id, columnwise = cast
     amax, expected_amax = one(start), one(start)
     made = fused(one(scale), amax, format_id, columnwise)
@@ -101,7 +101,7 @@ def test_fused_activation_codes_equal_codes_of_stored_results(ops, dtype, name):
 def test_gradients_of_a_bias_are_sums_of_rows(ops, dtype, shape):
     grad = random(*shape, dtype=dtype)
     exact = grad.double().sum(0)
-    # Each of rows - 1 additions in FP32 is off by at most 2^-24 of what has been summed.
+    # The error of each of rows - 1 FP32 additions is at most 2^-24 of the sum so far.
     bound = grad.double().abs().sum(0) * shape[0] * 2**-24
     actual = ops.bias_gradient(grad, torch.float32)
     assert ((actual.double() - exact).abs() <= bound).all()
@@ -133,7 +133,7 @@ def test_misaligned_and_strided_views_give_the_bits_of_their_copies(ops):
             assert_same_bits(ours, theirs)
 
 
-# More windows than one launch takes.
+# More amax histories than one launch takes.
 @pytest.mark.parametrize("count", [1, 80, 163])
 @pytest.mark.parametrize("algorithm", ["max", "most_recent"])
 def test_windows_are_updated_as_on_the_cpu(ops, count, algorithm):

@@ -46,7 +46,9 @@ def test_products_are_within_the_bound_of_their_accumulator(ops, out_dtype, shap
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_products_with_fast_accumulation_are_within_its_bound(ops, ways):
-    """Only Hopper's products under one scale a tensor have it; others do not mind the question."""
+    """Only Hopper's products with one scale for each tensor have it; other products ignore the
+    option.
+    """
     for shape in ((128, 128, 384), (16, 48, 2048)):
         a, b = operands(ops, shape, WAYS[ways], spread=2.0)
         out = multiply(ops, a, b, None, torch.bfloat16, split=False)
@@ -56,7 +58,9 @@ def test_products_with_fast_accumulation_are_within_its_bound(ops, ways):
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_products_are_added_to_the_output(ops, ways):
-    """Not rounded before; also to a view that is not contiguous, and where FP8 does not fit."""
+    """The product is not rounded first; also for a view that is not contiguous, and for sizes that
+    FP8 products do not support.
+    """
     for m, n, k in ((128, 256, 384), (33, 20, 272)):
         a, b = operands(ops, (m, n, k), WAYS[ways], columnwise=(True, True))
         before = torch.randn(m, 2 * n, generator=torch.Generator().manual_seed(5))
@@ -72,7 +76,7 @@ def test_products_are_added_to_the_output(ops, ways):
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_equal_descriptions_give_equal_bits(ops, ways):
-    """And whichever way the codes lie: they are brought into one order, and the sum has one."""
+    """Codes in another memory order are brought into the usual one first."""
     a, b = operands(ops, (256, 128, 512), WAYS[ways])
     out = multiply(ops, a, b, None, torch.bfloat16)
     again = multiply(ops, a, b, None, torch.bfloat16)
@@ -185,7 +189,7 @@ def test_plain_products_of_fp32_are_tf32_only_where_torch_allows_it(ops):
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
 def test_plain_products_of_fp32_follow_the_newer_setting_of_torch_too(ops):
-    """After it has been used torch's older one raises where the two differ."""
+    """After its use, torch's older setting raises an error where the two differ."""
     products = torch.backends.cuda.matmul
     if not hasattr(products, "fp32_precision"):
         pytest.skip("this torch has the older setting alone")

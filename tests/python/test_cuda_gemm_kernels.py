@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
     DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a GPU"
 )
 
-# Not those of other tests: their algorithms are known already.
+# Another shape than in other tests, whose algorithms are already known.
 SHAPE = (208, 112, 896)
-# How cuBLASLt's operands are listed under the kernel's name.
+# Words that describe the operands of each kernel in the list of cuBLASLt's algorithms.
 LISTED = {
     "cuBLASLt FP8 product": "under one scale",
     "cuBLASLt FP8 product of 128-blocks": "x128 blocks",
@@ -42,7 +42,7 @@ def algorithms(ops) -> list[str]:
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_the_second_product_of_a_shape_asks_for_no_algorithm(ops, ways):
-    # Ways that multiply BF16 share their algorithms: each has rows of its own.
+    # Each case has its own number of rows, because all BF16 products share their algorithms.
     rows = SHAPE[0] + 32 * list(WAYS).index(ways)
     a, b = operands(ops, (rows, *SHAPE[1:]), WAYS[ways])
     bias = torch.zeros(SHAPE[1], dtype=torch.bfloat16)
@@ -68,7 +68,7 @@ def test_the_second_product_of_a_shape_asks_for_no_algorithm(ops, ways):
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_cublaslt_runs_the_planned_products(ops, ways):
-    """By cuBLASLt's own list: codes under their scales, or BF16."""
+    """Checked in cuBLASLt's own list: codes with their scales, or BF16."""
     if DEVICE != "cuda":
         pytest.skip("the CPU keeps no algorithms")
     a, b = operands(ops, SHAPE, WAYS[ways])
@@ -81,7 +81,7 @@ def test_cublaslt_runs_the_planned_products(ops, ways):
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_native_products_on_hopper_and_blackwell(ops, ways):
-    """Said outright, so that an expectation that follows the plan cannot hide a wrong plan."""
+    """Written out here, so that expectations that follow the plan cannot hide a wrong plan."""
     card = capability()
     if card not in (HOPPER, BLACKWELL):
         pytest.skip("needs a H100, H200 or B200")

@@ -43,7 +43,7 @@ class Training:
         self.optimizer.step()
 
     def warm_up(self, steps: int, after=debug.step) -> list[float]:
-        """On a stream of its own, as torch asks before a capture."""
+        """On its own stream, as torch demands before a capture."""
         losses = []
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

@@ -14,7 +14,7 @@ pytestmark = [needs_gpu, pytest.mark.usefixtures("ops")]
 
 
 def run(module, device, dtype, recipe=None, steps=1, **arguments) -> dict[str, torch.Tensor]:
-    """Of the last step output and gradients. Tensors among the arguments are moved."""
+    """Returns output and gradients of the last step. Tensors among the arguments are moved."""
     moved = {
         name: each.to(device, dtype if each.is_floating_point() else None)
         if isinstance(each, torch.Tensor)
@@ -131,7 +131,7 @@ def test_fp8_inside_and_around_attention_matches_cpu(recipe, ways):
 
 @pytest.mark.parametrize("recipe", [recipes.DelayedScaling, recipes.Float8CurrentScaling])
 def test_codes_of_an_fp8_output_are_close_to_cpu(recipe):
-    """A product on the other side of a rounding has the next code."""
+    """If a product rounds differently, it gets the neighboring code."""
 
     def made(device):
         layer, form = build("Linear", device), recipe()
@@ -140,16 +140,17 @@ def test_codes_of_an_fp8_output_are_close_to_cpu(recipe):
             with te.autocast(recipe=form), torch.no_grad():
                 y = layer(x, fp8_output=True)
         assert isinstance(y, te.QuantizedTensor)
-        # The casts of operands make each at most a sixteenth larger, or a smallest code.
+        # Casts of operands increase each by at most a sixteenth, or by the smallest code.
         magnitudes = x.float().cpu().abs() @ layer.weight.detach().float().cpu().abs().t()
         return y.dequantize().float().cpu(), 1.25 * magnitudes
 
     (ours, magnitudes), (theirs, _) = made(DEVICE), made("cpu")
     apart = (ours - theirs).abs()
-    # Tensor cores cut 33 terms of each 32 products to 13 bits behind the largest one's first
-    # (docs/internals/performance.md); the sums are rounded to BF16 on both devices.
+    # Tensor cores cut 33 terms of each 32 products to 13 bits after the leading bit of the largest
+    # one (docs/internals/performance.md). The sums are rounded to BF16 on both devices.
     products = WIDTH / 32 * 33 * 2**-13 * magnitudes + 2**-8 * theirs.abs()
-    # One code is an eighth of the value at most; numbers near zero lie on a grid of their own.
+    # Neighboring codes differ by at most an eighth of the value; near zero they have a constant
+    # distance.
     codes = 0.13 * torch.maximum(ours.abs(), theirs.abs()) + theirs.abs().max() * 2**-14
     beyond = apart > products + codes
     assert not beyond.any(), (ours[beyond][:5], theirs[beyond][:5], (products + codes)[beyond][:5])

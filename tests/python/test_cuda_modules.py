@@ -42,7 +42,7 @@ def test_devices_differ_by_few_codes_under_every_recipe(recipe, module):
 
 
 def test_histories_and_scales_of_layer_inputs_match_cpu_bits():
-    """Its input, its weight and its output's gradient are the same numbers on both devices."""
+    """The layer's input, its weight and its output's gradient are equal on both devices."""
 
     def states(device):
         layer = build("Linear", device)
@@ -85,7 +85,7 @@ def test_gradients_are_added_to_main_grad_as_on_the_cpu(recipe, module):
     assert_beside(actual, expected, None if recipe is None else exact, part=part_of_casts(module))
 
 
-# Their kernels add in one order; those of attention may not.
+# Their kernels always add in the same order; those of attention may not.
 SAME_BITS = ("Linear", "LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 
 

@@ -117,7 +117,7 @@ def session_of(folder: str, group) -> list[tuple]:
 
 
 def statistics_over_the_group_are_those_of_its_rank(folder: str) -> None:
-    """With one rank nothing is compared, and nothing may be found wrong."""
+    """With one rank, nothing is compared, so nothing may be reported."""
     grouped = session_of(f"{folder}/grouped", dist.group.WORLD)
     assert len(grouped) > 100
     assert grouped == session_of(f"{folder}/plain", None)

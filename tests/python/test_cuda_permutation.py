@@ -56,7 +56,7 @@ def test_sums_and_gradients_match_cpu(dtype, width):
     for actual, expected in zip(here[:2], there[:2], strict=True):
         tolerance = 4 * torch.finfo(actual.dtype).eps
         torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
-    # Sums of a row's products, of about 1 each: so many roundings at most, each of a partial sum.
+    # Sums of a row's products, each of about 1: at most this many roundings of partial sums.
     tolerance = width * torch.finfo(summed_dtype(dtype)).eps
     torch.testing.assert_close(here[2].cpu(), there[2], rtol=tolerance, atol=tolerance * width**0.5)
 

@@ -42,21 +42,24 @@ def smallest_subnormal(dtype: torch.dtype) -> float:
 
 
 def nearness(dtype: torch.dtype) -> float:
-    """How far apart two backends may be, relative to the result. In 16 bits approximations that are
-    wrong by 2^-17 leave one of the two neighbours of the exact result, which are a unit of the last
-    place apart. FP32: each is within two units and what the rounding of the sigmoid's argument, of
-    at most 88, makes of the exponential (tests/core/activation_reference.h)."""
+    """How much two backends may differ, relative to the result. In 16 bits, approximations with an
+    error of 2^-17 give one of the two neighbors of the exact result, which differ by one unit in
+    the last place. FP32: each is within two units plus the error of the exponential, whose argument
+    of at most 88 is rounded (tests/core/activation_reference.h).
+    """
     eps = torch.finfo(dtype).eps
     return eps if torch.finfo(dtype).bits == 16 else 2 * (88 * 3 * 2**-24 + 2 * eps)
 
 
-# Below it a sigmoid is zero or subnormal; gradients cancel around their zero.
+# Below it a sigmoid is zero or subnormal; terms of gradients cancel near their zero.
 ABSOLUTE_OF_VALUE = 2 * 2**-121
 ABSOLUTE_OF_GRADIENT = 2 * 2**-18
 
 
 def assert_near(actual, expected, absolute: float, x: torch.Tensor, what: str) -> None:
-    """NaN where the CPU has NaN, the same infinity, and nearness elsewhere."""
+    """Expects NaN where the CPU has NaN, the same infinities, and elsewhere a value within the
+    tolerance.
+    """
     assert actual.dtype == expected.dtype
     ours, theirs = actual.cpu().double(), expected.double()
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
@@ -74,7 +77,9 @@ def assert_near(actual, expected, absolute: float, x: torch.Tensor, what: str) -
 
 
 def whole_range(dtype: torch.dtype) -> torch.Tensor:
-    """Every code of 16 bits; of FP32 every exponent, and what a diverging run has. 256 columns."""
+    """Every code of 16-bit formats; for FP32 every exponent, and values as in a diverging run. 256
+    columns.
+    """
     x = inputs_of(dtype)
     if dtype == torch.float32:
         large = torch.tensor(LARGE)
@@ -88,14 +93,15 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
 
 
 def misaligned(x: torch.Tensor) -> torch.Tensor:
-    """The kernels take it one element at a time."""
+    """Not aligned for packs, so the kernels read it element by element."""
     memory = move(torch.empty(x.numel() + 1, dtype=x.dtype))
     return memory[1:].view(x.shape).copy_(x)
 
 
 def multipliers(name: str) -> tuple[float, ...]:
-    """An infinity tells whether a sigmoid is zero, which depends on the precision: only functions
-    that are zero exactly meet one."""
+    """An infinite factor times a sigmoid is NaN only if the sigmoid is exactly zero, which depends
+    on the precision. So only functions that are piecewise linear or quadratic get infinities.
+    """
     return (1.0, -2.5, 0.0, math.nan) + ((math.inf, -math.inf) if name in PIECEWISE else ())
 
 
@@ -132,7 +138,7 @@ def test_activations_match_cpu_over_the_whole_range(ops, name, dtype, place):
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_fused_activation_casts_match_stored_results(ops, name, dtype):
-    """On one device the same codes and the same largest value, infinities and NaN included."""
+    """On one device the codes and the amax must be the same, also for infinities and NaN."""
     x = move(whole_range(dtype))
     scale, amax, expected_amax = (move(torch.tensor([value])) for value in (3.7, 0.0, 0.0))
     y = ops.activation_forward(x, name)
@@ -143,7 +149,8 @@ def test_fused_activation_casts_match_stored_results(ops, name, dtype):
     assert_same_bits(amax, expected_amax)
 
 
-# Magnitudes of rows: squares leave FP32's range, or sums too, or are lost beside eps.
+# Magnitudes of rows for which squares, or also their sums, leave FP32's range, or are lost beside
+# eps.
 MAGNITUDES = (1.0, 1e20, 3e37, 1e-19, 2e19, 1e-30, 0.0)
 RELATIVE = {torch.bfloat16: 2**-7, torch.float32: 2**-16}
 
@@ -155,7 +162,9 @@ def rows_of_all_magnitudes(columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def assert_near_by_rows(actual, expected, sizes, what: str) -> None:
-    """`sizes`, a row each: what sums of that row are made of, which an error of FP32 goes by."""
+    """`sizes`, one for each row: the magnitude of the terms of its sums, which determines the FP32
+    error.
+    """
     ours, theirs = actual.cpu().double(), expected.double()
     assert ours.isfinite().all(), what
     bound = RELATIVE[actual.dtype] * theirs.abs() + 2**-14 * sizes.double()
@@ -234,8 +243,8 @@ def test_strided_histories_advance_as_on_the_cpu(ops, length):
     assert_same_bits(on_device, wide)
 
 
-# As tests/core/gemm_scales.h has them: products from 2^-100 to 2^60, on all ways over the ends of
-# FP32's range.
+# The scales of tests/core/gemm_scales.h: products from 2^-100 to 2^60 whose partial products leave
+# FP32's range in every possible way.
 SCALE_PAIRS = (
     *((2.0**120, 2.0**-120), (2.0**-120, 2.0**120), (2.0**127, 2.0**-126), (2.0**-126, 2.0**127)),
     *((2.0**127, 2.0**-67), (2.0**-110, 2.0**10), (1.5 * 2.0**119, 1.25 * 2.0**-118)),
@@ -244,7 +253,7 @@ SCALE_PAIRS = (
 )
 
 
-# cuBLASLt multiplies sums of codes by one scale after the other.
+# cuBLASLt multiplies sums of codes by one scale after the other, in an unknown order.
 IN_ANY_ORDER = (BLOCK_1D, BLOCK_2D)
 
 
@@ -256,9 +265,10 @@ def under_scale(operand: Operand, scale: float) -> Operand:
 
 
 def expectation_of(a: Operand, b: Operand):
-    """Of the newest product: what leaves FP32's range on the way may become no number at all, but
-    never another one. What falls below it there is too little to leave the bound: sums of
-    magnitudes of the codes' products are far above 1."""
+    """Returns the assertion for the newest product. If partial products overflow, the result may be
+    non-finite, but must not be another number. If they underflow, the error is within the bound,
+    because sums of magnitudes of the codes' products are far above 1.
+    """
     in_range = a.way.mode not in IN_ANY_ORDER or keeps_all_exponents() or fit_in_any_order(a, b)
     return assert_close_to if in_range else assert_close_or_not_finite
 
@@ -283,7 +293,8 @@ def test_products_with_extreme_scales_are_within_bound(ops, ways, scales):
         expectation_of(a, b)(sums, first, values[1], torch.zeros(()), SPLIT_ACCUMULATOR)
 
 
-# Products are of the codes' values: E2M1, the coarsest, rounds by up to a third.
+# The bound is for the values of codes, which are larger than the originals: E2M1, the coarsest
+# format, rounds by up to a third.
 CODES_ARE_LARGER = 1.5
 FEATURES, OUTPUTS = 128, 256
 RECIPES = {
@@ -291,14 +302,15 @@ RECIPES = {
     "current": lambda recipes: recipes.Float8CurrentScaling(),
     "MXFP8": lambda recipes: recipes.MXFP8BlockScaling(),
     "128-blocks": lambda recipes: recipes.Float8BlockScaling(),
-    # Rounding by chance draws other numbers on each device.
+    # Stochastic rounding would draw other random numbers on each device.
     "NVFP4": lambda recipes: recipes.NVFP4BlockScaling(disable_stochastic_rounding=True),
 }
 
 
 def trained_linear(device: str, name: str, x, grad) -> dict[str, torch.Tensor]:
-    """What the second of two steps of a Linear has: delayed scaling takes its scales from the
-    first one."""
+    """The results of the second of two steps of a Linear: delayed scaling takes its scales from the
+    first.
+    """
     import telens.pytorch as te
     from telens.common import recipe as recipes
 
@@ -317,8 +329,9 @@ def trained_linear(device: str, name: str, x, grad) -> dict[str, torch.Tensor]:
 
 
 def assert_near_product(name, ours, theirs, left, right) -> None:
-    """Of left [M, K] and right [N, K]: the same codes were multiplied and summed on both devices.
-    The sum of |a| |b| is at most the product of norms, which a Hadamard transform leaves alone."""
+    """For left [M, K] and right [N, K] with the same codes on both devices. The sum of |a| |b| is
+    at most the product of the norms, which a Hadamard transform does not change.
+    """
     k = left.shape[1]
     norms = left.double().norm(dim=1)[:, None] * right.double().norm(dim=1)
     accumulator = max(SPLIT_ACCUMULATOR, fast_accumulator(k))
@@ -345,7 +358,7 @@ def test_linear_matches_cpu_for_any_number_of_tokens(ops, name, tokens):
 
 
 def padding(length: int, own: tuple[int, ...], in_front: bool) -> torch.Tensor:
-    """True where a sample of `own` positions has none."""
+    """True at the padding of samples with `own` positions."""
     positions = torch.arange(length)
     counts = torch.tensor(own)[:, None]
     is_padding = positions < length - counts if in_front else positions >= counts
@@ -356,8 +369,9 @@ def padding(length: int, own: tuple[int, ...], in_front: bool) -> torch.Tensor:
 @pytest.mark.parametrize("in_front", [False, True])
 @pytest.mark.parametrize("mask", ["padding_causal_bottom_right", "padding_causal", "padding"])
 def test_attention_with_different_paddings_matches_cpu(ops, mask, in_front, dtype):
-    """Samples with more keys than queries, with fewer, with one, and whose first queries may look
-    at nothing."""
+    """Samples with more keys than queries, with fewer, with one, and with first queries that see no
+    key.
+    """
     import telens.pytorch as te
 
     lengths = {"query": (12, (12, 3, 7, 9)), "key": (20, (20, 9, 1, 5))}

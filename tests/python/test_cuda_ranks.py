@@ -1,4 +1,4 @@
-"""Groups of NCCL: one rank on one GPU, and what several GPUs have that CPUs do not."""
+"""Groups over NCCL: one rank on one GPU, and what only several GPUs can do."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Where a product of quantized operands on a GPU takes each scale from: native products read them
-in an order of their own. Scales are powers of two far apart, and every element of the result has
-one scale of either operand in it, so that one in the wrong place is far beyond the bound. Skipped
-where there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu rehearses them on the
-CPU."""
+"""Which scales a product of quantized operands on a GPU uses: native products read them in an order
+of their own. The scales are powers of two that differ widely, and every element of the result has
+one scale of either operand, so that a scale at a wrong place is far beyond the bound. Skipped where
+there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu rehearses them on the CPU.
+"""
 
 import pytest
 import torch
@@ -31,13 +31,15 @@ pytestmark = pytest.mark.skipif(
 
 IN_BLOCKS = [name for name, (way, _) in WAYS.items() if way.mode != TENSOR]
 LENGTH = {MXFP8: 32, BLOCK_1D: 128, BLOCK_2D: 128, NVFP4: 16}
-# Codes in [1, 2): the first one, and how many there are.
+# Codes of values in [1, 2): the first one, and how many there are.
 ONES = {False: (0x38, 8), True: (0x3C, 4)}  # E4M3, E5M2
 E2M1_ONES = (2, 2)
 
 
 def random_scales(way: Way, lines: int, blocks: int, generator) -> torch.Tensor:
-    """61 powers of two; "any": each scale another one; NVFP4: 119 E4M3 codes of normal values."""
+    """61 powers of two; without power_of_2_scales, any values near them; NVFP4: 119 E4M3 codes of
+    normal values.
+    """
     if way.mode == NVFP4:
         return torch.randint(8, 127, (lines, blocks), generator=generator).byte()
     exponents = torch.randint(-30, 31, (lines, blocks), generator=generator)
@@ -50,8 +52,9 @@ def random_scales(way: Way, lines: int, blocks: int, generator) -> torch.Tensor:
 
 
 def operand(way: Way, rows: int, k: int, one_block: bool, columnwise: bool) -> Operand:
-    """Codes of positive values of one size; `one_block`: line i has only block i of K, the others
-    are zeros, so that each element of a product has only one."""
+    """Positive codes of similar size. With `one_block`, line i is zero except for one block of K (i
+    modulo the number of blocks), so that each element of a product has only one block.
+    """
     generator = torch.Generator().manual_seed(17 * rows + k)
     length = LENGTH[way.mode]
     blocks = -(-k // length)
@@ -75,8 +78,8 @@ ORIENTATIONS = {
     "wgrad": (True, True),
     "columnwise by rowwise": (True, False),
 }
-# M, N and K all different; whole tiles and not; numbers of blocks that are no multiples of 4, so
-# that padding shows: 3, 5 and 9 of 128, 13 of 32; the last shape is emulated everywhere.
+# M, N and K differ; multiples of tiles and others. Numbers of blocks that are not multiples of 4
+# need padding: 3, 5 and 9 of 128, 13 of 32. The last shape is emulated everywhere.
 SHAPES = (
     (144, 272, 384),
     (272, 144, 640),
@@ -92,7 +95,9 @@ SHAPES = (
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ways", IN_BLOCKS)
 def test_each_element_is_scaled_by_its_own_pair(ops, ways, shape, orientation, single):
-    """`single`: which operand has one block of K a line; all scales of the other one are seen."""
+    """`single`: the operand with one block of K in each line; each scale of the other one has an
+    effect.
+    """
     m, n, k = shape
     columnwise = ORIENTATIONS[orientation]
     a = operand(WAYS[ways][0], m, k, single == "a", columnwise[0])
@@ -102,7 +107,7 @@ def test_each_element_is_scaled_by_its_own_pair(ops, ways, shape, orientation, s
 
 
 def read_row_by_row(memory: torch.Tensor, width: int, like: torch.Tensor) -> torch.Tensor:
-    """The matrix that whoever takes memory for rows of `width` elements sees."""
+    """Reads memory as a matrix with rows of `width` elements."""
     lines, blocks = like.shape
     index = torch.arange(lines)[:, None] * width + torch.arange(blocks)
     return memory.flatten()[index % memory.numel()]
@@ -113,7 +118,7 @@ def padded(scales: torch.Tensor, multiple: int) -> torch.Tensor:
 
 
 def not_padded(scales: torch.Tensor) -> torch.Tensor:
-    """Rows that lie close are read as padded to 4."""
+    """Scales without padding, read as if rows were padded to a multiple of 4."""
     return read_row_by_row(scales, padded(scales, 4).shape[1], scales)
 
 
@@ -126,7 +131,9 @@ def column_major(scales: torch.Tensor) -> torch.Tensor:
 
 
 def in_tiles(scales: torch.Tensor, transposed: bool = False) -> torch.Tensor:
-    """Tiles of 128 x 4, lines 0, 32, 64 and 96 first, read row by row, or from top to bottom."""
+    """Tiles of 128 x 4, which begin with lines 0, 32, 64 and 96; read row by row or from top to
+    bottom.
+    """
     lines, blocks = scales.shape
     wide = torch.nn.functional.pad(scales, (0, -blocks % 4, 0, -lines % 128))
     tiles = wide.view(wide.shape[0] // 128, 4, 32, wide.shape[1] // 4, 4)
@@ -157,15 +164,16 @@ WRONG_ORDERS = {
     "tiles from top to bottom": lambda s: in_tiles(s, transposed=True),
     "two scales exchanged": exchanged,
 }
-# Beyond the bound; the least is that of two E4M3 scales that are neighbors.
+# In multiples of the bound. The smallest error is that of two neighboring E4M3 scales.
 FAR = 10
 
 
 @pytest.mark.parametrize("wrong", WRONG_ORDERS)
 @pytest.mark.parametrize("ways", IN_BLOCKS)
 def test_a_wrong_order_would_be_far_beyond_the_bound(ops, ways, wrong):
-    """What the test above can see, of either operand; on any device, since nothing native is wrong
-    here but what it is given."""
+    """Shows that the test above would see wrong orders in either operand. This works on any device,
+    because the scales are given in the wrong order.
+    """
     seen = 0
     for m, n, k in SHAPES[:3]:
         for place in (0, 1):
@@ -191,7 +199,7 @@ ONE, LARGEST = 0x38, 0x7E  # E4M3's 1 and 448
 
 
 def under_scales(way: Way, exponents: list[int], rows: int, code: int = ONE) -> Operand:
-    """The blocks of K under 2^exponent, in turn."""
+    """Blocks of K with the scales 2^exponent, in turn."""
     k = 128 * len(exponents)
     codes = torch.full((rows, k), code, dtype=torch.uint8)
     powers = torch.tensor(exponents, dtype=torch.float64).exp2().float()
@@ -222,8 +230,9 @@ TINY = -100  # 2^-100 is 8e-31
 ])  # fmt: skip
 @pytest.mark.parametrize("ways", FP32_SCALES)
 def test_tiny_scales_keep_the_bound_if_products_are_normal(ops, ways, exponents):
-    """In whatever order scales and sums are multiplied: none but the product of two scales is
-    small, and that one is at least 2^-126."""
+    """In any order of scales and sums, only the product of the two scales is small, and it is at
+    least 2^-126.
+    """
     a, b = (
         under_scales(way, powers, 144)
         for way, powers in zip(FP32_SCALES[ways], exponents, strict=True)
@@ -237,7 +246,7 @@ def test_tiny_scales_keep_the_bound_if_products_are_normal(ops, ways, exponents)
 
 @pytest.mark.parametrize("ways", FP32_SCALES)
 def test_products_of_scales_below_normal_fp32_may_be_zero(ops, ways):
-    """But nothing else comes of them, and blocks beside them keep their sums."""
+    """They may only become zero, and other blocks keep their sums."""
     left, right = FP32_SCALES[ways]
     a = under_scales(left, [TINY] * 3, 144, LARGEST)
     b = under_scales(right, [-40] * 3, 144, LARGEST)
@@ -253,8 +262,10 @@ def test_products_of_scales_below_normal_fp32_may_be_zero(ops, ways):
 
 @pytest.mark.parametrize("ways", ["MXFP8", "1x128 by 1x128", "known 1x128 by 1x128"])
 def test_exponents_at_the_ends_of_their_range_are_kept(ops, ways):
-    """Where decoding to BF16 would leave its range, or the sums FP32's on the way. Where 128-blocks
-    are multiplied by FP32 scales, as far as FP32 reaches in whatever order."""
+    """Exponents with which decoding to BF16, or partial sums in FP32, would leave their range.
+    Where 128-blocks are multiplied by FP32 scales, only products that FP32 can hold in any order
+    are compared.
+    """
     for left, right in ((-64, -66), (-100, -25), (-126, 100), (120, -120), (60, 59)):
         x = torch.full((32, 256), 2.0**left)
         y = torch.full((32, 256), 1.5 * 2.0**right)
@@ -268,7 +279,7 @@ def test_exponents_at_the_ends_of_their_range_are_kept(ops, ways):
 
 @pytest.mark.parametrize("exponent", [-127, 127])
 def test_the_ends_of_e8m0_are_powers_of_two_as_all_others(ops, exponent):
-    """2^-127 is a subnormal of FP32, and E8M0's smallest."""
+    """2^-127 is subnormal in FP32, and the smallest value of E8M0."""
     left, right = FP32_SCALES["known 1x128 by 1x128"]
     a, b = under_scales(left, [exponent] * 3, 32), under_scales(right, [-exponent] * 3, 32)
     out = multiply(ops, a, b)
@@ -279,8 +290,9 @@ def test_the_ends_of_e8m0_are_powers_of_two_as_all_others(ops, exponent):
 
 @pytest.mark.parametrize("scale", [3.0, 0.0, -1.0, 2.0**-128, float("inf"), float("nan")])
 def test_a_broken_promise_of_powers_of_two_is_nan_or_without_effect(ops, scale):
-    """Never another number: NaN where the product is MXFP8's, else what these scales are, with or
-    without their sign, which no scale has."""
+    """The result must not be another number: NaN if the product runs as MXFP8, else that of these
+    scales, with or without their sign, which scales do not have.
+    """
     ways = FP32_SCALES["known 1x128 by 1x128"]
     a, b = under_scales(ways[0], [0] * 3, 32), under_scales(ways[1], [0] * 3, 32)
     a.scale_inv[5, 1] = scale

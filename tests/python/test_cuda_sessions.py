@@ -98,7 +98,7 @@ def everything(recipe) -> dict:
 
 
 class Layers(torch.nn.Module):
-    """Each gets numbers that were drawn, none what another one made."""
+    """Each layer gets random inputs and not the output of another one."""
 
     def __init__(self, device: str, fc: str = "fc", attention: str = "attention") -> None:
         super().__init__()
@@ -154,14 +154,14 @@ def ledger(folder) -> set[tuple]:
     return {tuple(map(str, row)) for row in table[keys].itertuples(index=False)}
 
 
-# Sums of FP32 or FP64 in another order.
+# FP32 or FP64 sums in another order.
 SUMS = ("mean", "std", "kurtosis", "l1_norm", "l2_norm", "rms", "mse", "block_mse", "difference")
 SIZES = ("min", "max", "std", "l1_norm", "l2_norm", "rms", "cur_amax")
 COUNTS_OF_RESULTS = ("numel", "nan", "posinf", "neginf", "nonfinite")
 
 
 def allowed(tensor: str, statistic: str, value: float) -> float | None:
-    """How far the devices may be apart; None: nothing is asked."""
+    """How much the devices may differ; None if a value is not compared."""
     if tensor == "scores":
         return 1e-2 + 1e-3 * abs(value)
     if statistic.startswith("gemm_"):
@@ -220,14 +220,14 @@ def test_runs_have_the_histograms_of_the_cpu(recipe, tmp_path):
 
 
 def counted_rows(table) -> Counter:
-    """Bins of what layers are given, without an order: a device brings its results in its own."""
+    """The rows of layers' inputs without their order, which differs between devices."""
     given = table[table["tensor"].astype(str).isin((*INPUTS, *GIVEN_TO_ATTENTION))]
     return Counter(given.astype(str).itertuples(index=False, name=None))
 
 
 @pytest.mark.parametrize("recipe", RECIPES_HERE)
 def test_watching_everything_changes_no_bit(recipe, tmp_path):
-    """Attention's gradients are left out: its kernels may add in any order."""
+    """Gradients of attention are not compared, because its kernels may add in any order."""
     make = RECIPES_HERE[recipe]
     watched = trained(DEVICE, make, everything(make()), tmp_path / "watched")
     plain = trained(DEVICE, make, {}, tmp_path / "plain")
@@ -247,9 +247,9 @@ def test_the_ledger_says_that_cublaslt_multiplied_codes(tmp_path):
     assert set(ran["detail"]) == {"cuBLASLt FP8 product"}
 
 
-# How often it looks depends on the time that it takes.
+# Configurations with features whose frequency depends on their own cost.
 BY_TIME = ("production", "flight_recorder")
-# The example configurations select layers of these names, and want this besides.
+# Layer names that the example configurations select, and what some of them need.
 NAMES = {"fc": "layers.0.mlp.fc1", "attention": "layers.0.core_attention"}
 RECIPE_OF = {"block_recipes": "MXFP8"}
 STEPS_OF = {"dump_one_gemm": 11}

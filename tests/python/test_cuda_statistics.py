@@ -51,7 +51,9 @@ def assert_same_cast(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def copies_of(ops, x):
-    """Every kind of copy of x: x in the orientation of the codes, codes, scales, format, mode."""
+    """Every kind of copy of x, as (x in the orientation of the codes, codes, scales, format,
+    mode).
+    """
     for squares in (False, True):
         mxfp8 = ops.quantize_mxfp8(x, E4M3, 0, squares, True, True)
         blocks = ops.quantize_fp8_blocks(x, E5M2, squares, True, 0.0, True, True)
@@ -67,7 +69,7 @@ def copies_of(ops, x):
 
 
 def what_if_casts() -> list[tuple[int, int, int, int]]:
-    """Format, mode, squares, columnwise: every cast in blocks that nobody makes."""
+    """(format, mode, squares, columnwise) of every what-if cast in blocks."""
     kinds = [(f, m, 0) for f in (E4M3, E5M2) for m in (MXFP8, BLOCK_1D, BLOCK_2D)]
     kinds += [(f, MXFP8, 1) for f in (E4M3, E5M2)] + [(E2M1, NVFP4, 0), (E2M1, NVFP4, 1)]
     return [(*kind, columnwise) for columnwise in (0, 1) for kind in kinds]
@@ -165,7 +167,7 @@ def test_differences_of_two_copies_match_cpu(ops, dtype, shape):
 
 # ---- features ----
 
-# Sums, and what is made of them; all others are counters and extremes.
+# Sums and statistics computed from them; all others are counters and extremes.
 OF_SUMS = ("mean", "std", "norm", "mse", "relative_difference")
 ITERATIONS = 3
 
@@ -176,8 +178,9 @@ def config_of(feature: str) -> dict:
 
 
 def trained(log_dir, feature: str, put):
-    """What a layer's training left; put(x) takes x to the device. The weight stays as it is, so
-    that all inputs of GEMMs are equal on every device."""
+    """Returns what was recorded of a layer's training; put(x) moves x to the device. The weight
+    does not change, so that all inputs of GEMMs are equal on every device.
+    """
     recipe = MXFP8BlockScaling() if feature == "telens.BlockTelemetry" else DelayedScaling()
     generator = torch.Generator().manual_seed(6)
     torch.manual_seed(7)
@@ -237,7 +240,7 @@ def test_every_feature_reports_the_same_on_gpu_and_cpu(ops, tmp_path, feature):
     assert dumped[0] == dumped[1]
 
 
-# A second at two GHz: a hundred times as long as the host takes for a step.
+# One second at 2 GHz: a hundred times as long as the host needs for a step.
 SLEEP_CYCLES = 2 * 10**9
 OBSERVERS = {
     "transformer_engine": ("LogTensorStats", "LogFp8TensorStats", "LogNvfp4TensorStats"),
@@ -246,8 +249,9 @@ OBSERVERS = {
 
 
 def test_no_observer_makes_the_host_wait_for_the_gpu(ops, tmp_path):
-    """A kernel that runs for long stands before a step whose tensors are looked at: the host comes
-    to the step's end while it still runs. DumpTensors, which writes at once, does wait."""
+    """A long kernel runs before a step whose tensors are observed, and the host must reach the
+    step's end while it still runs. DumpTensors, which writes at once, is allowed to wait.
+    """
     config = {
         namespace: section(
             {name: FEATURES[f"{namespace}.{name}"] for name in names}, namespace=namespace

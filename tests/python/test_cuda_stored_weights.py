@@ -47,7 +47,7 @@ def test_codes_and_scales_match_cpu(recipe):
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("recipe", STORED)
 def test_layers_of_stored_weights_train_as_on_the_cpu(recipe, module):
-    """Two steps, a step of SGD behind each: it casts the new weights."""
+    """Two steps, each followed by a step of SGD, which casts the new weights."""
 
     def trained(device):
         layer = stored(module, device, recipe)
@@ -69,7 +69,7 @@ def test_layers_of_stored_weights_train_as_on_the_cpu(recipe, module):
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 @pytest.mark.parametrize("recipe", ["delayed", "current", "MXFP8"])
 def test_main_weights_in_fp32_update_the_codes_as_on_the_cpu(recipe, kind):
-    """An optimizer of FP32 copies, whose values the stored weights take over."""
+    """An optimizer with FP32 copies, whose values are cast into the stored weights."""
 
     def trained(layer, device, form, dtype):
         weight = layer.weight.detach()

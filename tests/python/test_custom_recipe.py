@@ -128,7 +128,7 @@ def test_a_custom_recipe_takes_an_alignment_without_effect():
 
 
 class Factory:
-    """Makes MXFP8 quantizers; equal to every other one, so it cannot be hashed."""
+    """Makes MXFP8 quantizers. All objects are equal, so they cannot be hashed."""
 
     def __init__(self):
         self.calls = 0

@@ -1,4 +1,4 @@
-"""A small fixed part of the campaign of dumps and saved states: see dump_campaign.py."""
+"""A small fixed part of the campaign of damaged dumps and saved states: see dump_campaign.py."""
 
 import pytest
 from dump_campaign import BAD, DumpCases, Progress, StateCases, campaign

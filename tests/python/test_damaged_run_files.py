@@ -1,4 +1,4 @@
-"""Python's reader and run files that are damaged or made to do harm: an answer or RecordError."""
+"""Python's reader on damaged or malicious run files: it returns an answer or raises RecordError."""
 
 import os
 import pathlib
@@ -151,7 +151,7 @@ def test_an_unknown_kind_of_names_is_a_usage_error(intact):
         telens.open_run(intact).names("layers")
 
 
-# In a process of its own, whose peak is that of the reading.
+# Runs in its own process, so that the peak memory is that of the reading.
 READ_BLOCKS = """
 import resource, sys
 import numpy, pandas, telens
@@ -174,5 +174,5 @@ def test_a_table_of_millions_of_rows_is_in_memory_once(changed):
     ).stdout.split()  # fmt: skip
     rows, peak_bytes, bytes_of_row = int(words[0]), float(words[1]), float(words[2])
     assert rows > 2_900_000
-    # Ids have four bytes until one stands for a name, and a column grows by doubling.
+    # Ids have four bytes, and a column grows by doubling until one of them has a name.
     assert peak_bytes < 2 * bytes_of_row

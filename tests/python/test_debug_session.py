@@ -361,7 +361,7 @@ def test_a_copied_layer_keeps_its_name_in_configurations(tmp_path, layer, x):
 
 
 class WatchedInWorker(torch.utils.data.Dataset):
-    """Runs a layer for each sample; in a forked worker nobody watches that."""
+    """Runs a layer for each sample. In a forked worker the session does not watch it."""
 
     def __init__(self, layer):
         self.layer = layer

@@ -1,4 +1,4 @@
-"""benchmarks.debugbench: a healthy training that fails must not count as a quiet run."""
+"""benchmarks.debugbench: a healthy training that fails is not counted as a run without findings."""
 
 import json
 from pathlib import Path

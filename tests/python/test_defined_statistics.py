@@ -45,7 +45,7 @@ class Total:
 
 
 class Spread:
-    """Largest minus smallest element: sums that are not added up."""
+    """The largest minus the smallest element, whose words are not merged by addition."""
 
     size = 2
 
@@ -98,7 +98,7 @@ def test_the_values_of_a_training_are_torchs_own(tmp_path, define, layer, x):
         assert recorded(tmp_path, "spread", tensor=tensor) == pytest.approx([spread], rel=1e-6)
         total = recorded(tmp_path, "total", tensor=tensor)
         assert total == pytest.approx([value.double().sum().item()], abs=1e-3)
-    # The counters come with any statistic.
+    # The counters are recorded with any statistic.
     assert recorded(tmp_path, "nan", tensor="activation") == [0]
 
 
@@ -175,7 +175,7 @@ def test_raising_statistic_is_disabled_with_a_warning(tmp_path, define, layer, x
 
 def test_too_many_sums_are_a_failure_that_says_how_many(tmp_path, define, layer, x, capfd):
     class TooMany(Total):
-        """Returns two values, and size is 1."""
+        """Returns two values, although size is 1."""
 
         def add(self, tensor):
             return [1.0, 2.0]
@@ -242,11 +242,11 @@ def test_rejects_class_that_is_not_a_statistic(define):
         define(NoSize, "total")
 
 
-# ---- asked for by a feature class
+# ---- statistics that a feature class requests
 
 
 class Asks(TEConfigAPIMapper):
-    """Asks for the statistics that its configuration names."""
+    """Requests the statistics that its configuration names."""
 
     answers: list[str | None] = []  # noqa: RUF012  # the class is built anew for no test
 

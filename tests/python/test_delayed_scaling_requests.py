@@ -1,4 +1,6 @@
-"""DelayedScalingRequest: a CustomRecipe's tensors whose histories and scales the layer keeps."""
+"""DelayedScalingRequest: for these tensors of a CustomRecipe the layer keeps histories and
+scales.
+"""
 
 import copy
 
@@ -42,7 +44,7 @@ def custom(**options) -> CustomRecipe:
 
 
 def train(layer, recipe, steps=3, call=None):
-    """Outputs and gradients of some steps, and what the layer keeps at the end."""
+    """Returns outputs and gradients of some steps, and the final state of the layer."""
     seen = []
     for step in range(steps):
         torch.manual_seed(10 + step)
@@ -158,7 +160,7 @@ def test_requests_that_differ_are_errors_by_name():
 
 
 def kept_by(layer):
-    """Histories and scales, and what a checkpoint has of them."""
+    """Returns histories and scales as a checkpoint contains them."""
     metas = [layer.fp8_meta[name] for name in ("scaling_fwd", "scaling_bwd")]
     windows = [each for meta in metas for each in (meta.amax_history, meta.scale)]
     return [each.clone() for each in (*windows, layer.get_extra_state())]

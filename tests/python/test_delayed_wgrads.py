@@ -1,4 +1,6 @@
-"""delay_wgrad_compute: weights' gradients that backward_dw makes, apart from the backward."""
+"""delay_wgrad_compute: backward_dw computes the gradients of weights, separately from the
+backward.
+"""
 
 import gc
 import weakref
@@ -59,7 +61,7 @@ def test_gradients_have_the_bits_of_those_that_the_backward_makes(name, precisio
     assert (whole.need_backward_dw(), delayed.need_backward_dw()) == (False, True)
     inputs = []
     for layer in (whole, delayed):
-        # Two micro-batches on their way at a time, as in a pipeline.
+        # Two micro-batches between forward and backward_dw at a time, as in a pipeline.
         outs = [forward(layer, dtype, recipe, seed) for seed in (1, 2)]
         for out, _ in outs:
             out.sin().sum().backward()
@@ -112,7 +114,7 @@ def test_main_grad_is_added_to_then(name):
 def test_hooks_run_when_the_delayed_gradient_is_computed():
     layer = made("LayerNormMLP", delay_wgrad_compute=True)
     seen = []
-    # In the backward autograd comes by without a gradient, as under fuse_wgrad_accumulation.
+    # In the backward, autograd calls the hook without a gradient, as with fuse_wgrad_accumulation.
 
     def before(grad):
         seen.extend(["fc1"] if grad is not None else [])
@@ -174,7 +176,8 @@ def test_shared_layer_computes_both_gradients_at_once():
     assert layer.weight.grad is None
     for expected in gradients:
         layer.backward_dw()
-        # Autograd adds up the two of a backward first; here each is added to .grad.
+        # Autograd first adds the two gradients of a backward; here each is added to .grad, so
+        # roundings differ.
         torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(telens.UsageError, match="none is left"):
         layer.backward_dw()
@@ -205,7 +208,7 @@ def test_codes_that_wait_are_the_layers_own():
 
 
 def test_the_gradient_that_waits_becomes_no_leafs_own():
-    """Autograd gives a leaf the very gradient as its .grad, if nothing else holds the tensor."""
+    """Autograd uses the gradient tensor itself as .grad of a leaf if nothing else holds it."""
     layer, leaf = made("Linear", delay_wgrad_compute=True), torch.zeros(4, 2, 64).requires_grad_()
     x = torch.randn(4, 2, 32)
     early = leaf + 0  # its backward comes behind the layer's

@@ -49,7 +49,7 @@ class Model(torch.nn.Module):
 
 
 def train(seed, log_dir):
-    """Predicts the next of words whose sums have a period of 7."""
+    """Predicts the next word of sequences whose sums have a period of 7."""
     torch.manual_seed(seed)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)

@@ -1,4 +1,4 @@
-"""Modules under DDP and FSDP2, two processes over gloo."""
+"""Modules with DDP and FSDP2 in two processes over gloo."""
 
 import fcntl
 import json
@@ -140,7 +140,7 @@ def base_config(**feature) -> dict:
 
 
 def own_statistics(rank: int, folder: str) -> None:
-    """Rank r's tensor holds 10 * (r + 1) once more than its number."""
+    """Rank r's tensor has r + 2 elements of the value 10 * (r + 1)."""
     x = torch.full((rank + 2,), 10.0 * (rank + 1))
 
     def log(**options) -> dict[str, float]:
@@ -337,7 +337,7 @@ def different_configurations(rank: int, folder: str) -> None:
             },
         }
 
-    # Rank 1 would reduce in other iterations than rank 0, and wait for ever.
+    # Rank 1 would reduce in other iterations than rank 0, and wait forever.
     config = {"watch": section(stats=["max"], freq=1 + rank), "same": {"enabled": False}}
     layer = te.Linear(32, 32, name="fc")
     with debug.session(config, log_dir=folder):
@@ -372,7 +372,7 @@ def configured_alike(rank: int, folder: str) -> None:
             },
         }
     }
-    # Comments, order of text and disabled sections are no difference.
+    # Comments, the order of keys and disabled sections are not differences.
     text = pathlib.Path(folder) / f"config{rank}.yaml"
     text.write_text(("# of rank 1\n" if rank else "") + json.dumps(config))
     with debug.session(text, log_dir=folder):

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: FSDP2's shards, scales and histories under another world size."""
+"""torch.distributed.checkpoint: shards of FSDP2, scales and histories with another world size."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def train(model, seed: int, steps: int) -> None:
 
 @torch.no_grad()
 def state_of(model) -> dict[str, torch.Tensor]:
-    """Outputs of an evaluation, scales and histories."""
+    """Returns outputs of an evaluation, scales and histories."""
     model.eval()
     torch.manual_seed(5)
     with te.fp8_autocast(fp8_recipe=RECIPE):

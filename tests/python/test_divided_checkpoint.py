@@ -41,8 +41,8 @@ def of_tokens(ids, table):
     return table[ids].square()
 
 
-# The function, its arguments as (sizes, dtype), keywords; a first tensor of three dimensions lies
-# in memory as [batch, sequence, hidden] and is given as [sequence, batch, hidden].
+# The function, its arguments as (sizes, dtype), keywords. A first tensor of three dimensions is in
+# memory as [batch, sequence, hidden] and passed as [sequence, batch, hidden].
 CASES = {
     "even": (through_torch, [(6, 4)], {"scale": 3.0}),
     "odd": (through_torch, [(7, 3)], {}),
@@ -77,7 +77,7 @@ def arguments_of(kinds: list) -> list:
 
 
 def results(name: str, run) -> list[torch.Tensor]:
-    """The output and the gradients; what is given to the function is no leaf."""
+    """Returns the output and the gradients. The tensors that the function gets are not leaves."""
     function, kinds, keywords = CASES[name]
     given = arguments_of(kinds)
     inner = [x * 1 if isinstance(x, torch.Tensor) and x.requires_grad else x for x in given]
@@ -103,7 +103,7 @@ def bits_of_torch_functions() -> None:
 
 
 def trained_layers(recipe, reentrant: bool, distributes: bool) -> list[torch.Tensor]:
-    """Two steps of two checkpointed layers, which drop some of their input, under a recipe."""
+    """Two steps of two checkpointed layers with dropout and a recipe."""
     torch.manual_seed(1)
     options = {"set_parallel_mode": True, "tp_group": dist.group.WORLD, "device": rank_device()}
     layers = [te.LayerNormMLP(32, 64, **options) for _ in range(2)]
@@ -140,7 +140,7 @@ def parts_alive() -> list[int]:
 
 
 def memory(size: int) -> None:
-    """Behind a forward a rank has its part alone, and behind a backward nothing."""
+    """After the forward a rank keeps only its part, and after the backward nothing."""
     for reentrant, distributes in itertools.product((False, True), (False, True)):
         x = draw(41, 3).requires_grad_()
         hidden = x * 2

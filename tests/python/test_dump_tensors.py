@@ -1,4 +1,4 @@
-"""Dumped tensors, read with h5py alone: they are what the GEMM saw, and enough to run it again."""
+"""Dumped tensors, read with h5py only: they are what the GEMM read, and enough to repeat it."""
 
 import pathlib
 import subprocess
@@ -51,7 +51,7 @@ def decoded(dataset: h5py.Dataset) -> np.ndarray:
 
 
 def operand(group: h5py.Group) -> np.ndarray:
-    """What feeds a GEMM, as the matrix that it is, in FP64: as docs/run_file.md says."""
+    """Returns an operand of a GEMM as a matrix in FP64, as docs/run_file.md says."""
     if "values" in group:
         return decoded(group["values"])
     values = decoded(group["codes"])

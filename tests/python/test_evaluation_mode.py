@@ -1,4 +1,4 @@
-"""Forwards in eval mode between two steps: left out, or recorded apart."""
+"""Forwards in eval mode between two steps are left out or recorded separately."""
 
 import h5py
 import pytest
@@ -59,10 +59,10 @@ def test_mode_both_names_evaluations_separately(tmp_path, layer, x):
         "max": [pytest.approx(largest)],
         "max_eval": [pytest.approx(200 * largest)],
     }
-    # For a weight the first read of each kind counts.
+    # Of a weight, only the first read of each mode counts.
     assert recorded(tmp_path, "weight").keys() == {"max", "max_eval"}
     assert {"fc1_activation_max", "fc1_activation_max_eval"} <= logger.names()
-    # The counters that come with any statistic are apart, too.
+    # The counters that are recorded with any statistic are separate, too.
     run = telens.open_run(tmp_path)
     assert len(run.records(statistic="zeros_eval")) == 3
 

@@ -1,4 +1,4 @@
-"""Tests that go through all built-in features go through each of them."""
+"""Tests that use all built-in features must include each of them."""
 
 import subprocess
 

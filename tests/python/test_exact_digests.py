@@ -27,7 +27,7 @@ def new_model():
 
 
 class Replaced(torch.autograd.Function):
-    """Returns other values of the same shape; the gradient passes through."""
+    """Returns other values of the same shape. The backward passes the gradient unchanged."""
 
     @staticmethod
     def forward(ctx, value, change):
@@ -39,7 +39,7 @@ class Replaced(torch.autograd.Function):
 
 
 class Change:
-    """A change of one or two elements of a tensor of a layer, in one micro-batch."""
+    """Changes one or two elements of a tensor of a layer in one micro-batch."""
 
     def __init__(self, layer, tensor, step, micro_batch, kind, place):
         self.layer, self.tensor, self.step = layer, tensor, step

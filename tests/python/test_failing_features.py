@@ -1,4 +1,4 @@
-"""What becomes of an exception, or of an unusable result, of a feature class."""
+"""How an exception or an invalid result of a feature class is handled."""
 
 import math
 import pathlib
@@ -17,7 +17,7 @@ def modifying(feature: str, gemm: str = "fprop", tensor: str = "activation") -> 
 
 
 class Modifies(TEConfigAPIMapper):
-    """Gives what its `result` makes of the tensor."""
+    """Returns `result` of the tensor as the modified tensor."""
 
     result = staticmethod(lambda tensor: tensor)
 
@@ -40,7 +40,7 @@ def test_failing_altering_feature_stops_the_run(tmp_path, register, layer, x):
     with pytest.raises(telens.Error, match=r"Broken.*fc1.*modify_tensor.*cannot do it") as caught:
         train(layer, x)
     assert isinstance(caught.value.__cause__, ValueError)
-    # Where it was raised, without the frames in between.
+    # The message names the place where it was raised.
     assert f"(at {pathlib.Path(__file__)}(" in str(caught.value)
     assert str(caught.value).count("\n") == 0
 

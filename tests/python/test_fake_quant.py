@@ -37,7 +37,9 @@ OUTPUTS = {"output": "fprop", "dgrad": "dgrad", "wgrad": "wgrad"}
 
 
 def along_rows(name, x, square):
-    """An FP32 array quantized and dequantized, blocks along its rows; square: those of a weight."""
+    """Quantizes and dequantizes an FP32 array in blocks along its rows; square: in a weight's
+    blocks.
+    """
     if name in FP8:
         scale = LARGEST[FP8[name]] / np.abs(x).max()
         return rounded(x * scale, FP8[name]) * (np.float32(1) / scale)
@@ -53,7 +55,7 @@ def is_transformed(name, tensor, gemm):
 
 
 def reference(name, tensor, x, gemm):
-    """What the GEMM gets, or gives, of a tensor; as x, of its dtype."""
+    """Returns what the GEMM reads or gives for a tensor, in the dtype of x."""
     array, square = x.detach().float().numpy(), tensor == "weight"
     with np.errstate(all="ignore"):
         if gemm in (OUTPUTS.get(tensor), INPUTS.get(tensor, [None])[0]):
@@ -67,7 +69,7 @@ def reference(name, tensor, x, gemm):
 
 
 def check(found, name, tensor, original, gemm):
-    """Bit for bit, but for sums of the Hadamard transform, which are rounded once more."""
+    """Equal bit for bit, except for sums of the Hadamard transform, which are rounded once more."""
     expected = reference(name, tensor, original, gemm)
     tolerance = {"rtol": 0, "atol": 0}
     if is_transformed(name, tensor, gemm):
@@ -77,7 +79,7 @@ def check(found, name, tensor, original, gemm):
 
 
 class Operands(TEConfigAPIMapper):
-    """Keeps every tensor with what its first and its second GEMM got."""
+    """Keeps every tensor with what its first and its second GEMM read."""
 
     seen: ClassVar[list[tuple]] = []
 

@@ -1,4 +1,4 @@
-"""What is wrong with a feature class, or its configuration, is said early and by name."""
+"""Errors in a feature class or its configuration are reported early and by name."""
 
 import numpy
 import pytest
@@ -13,7 +13,9 @@ from telens.debug.registry import Registry
 
 
 def inspecting(**members) -> type:
-    """A class that has inspect_tensor_enabled and inspect_tensor, or what is given."""
+    """Returns a class with inspect_tensor_enabled and inspect_tensor, or with the given
+    attributes.
+    """
 
     def enabled(self, config, layer_name, tensor_name, iteration):
         return True

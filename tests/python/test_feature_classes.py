@@ -1,4 +1,4 @@
-"""Feature classes in Python, written as for Transformer Engine but for the import lines."""
+"""Feature classes in Python, written as for Transformer Engine except for the import lines."""
 
 import pathlib
 import sys
@@ -116,7 +116,7 @@ def te_copy(layer: te.Linear) -> te.Linear:
 
 
 class Halves(TEConfigAPIMapper):
-    """Halves weights, and hands them over as it was asked to."""
+    """Halves weights and returns them as the call asks for."""
 
     given = ()
 
@@ -418,7 +418,7 @@ def test_a_class_registered_again_replaces_itself(tmp_path, register, layer, x):
     called = []
 
     def make(version: int) -> type:
-        """As a cell of a notebook that is run again makes it: a new class of the old name."""
+        """As when a notebook cell is run again: a new class with the old name."""
 
         class Again(TEConfigAPIMapper):
             @api_method
@@ -554,7 +554,7 @@ def test_documented_names_are_importable():
 
 
 class Doubling(TEConfigAPIMapper, TEDefaultFeatures):
-    """Hands on to the defaults what it does not do itself."""
+    """Calls the defaults for what it does not handle itself."""
 
     @api_method
     def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):

@@ -1,4 +1,4 @@
-"""The first value that is not finite is on disk at once, with what led to it."""
+"""The first value that is not finite is written to disk at once, with the rows before it."""
 
 import time
 
@@ -10,13 +10,13 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 
-# A row that nothing hurries waits a second for others to be written with.
+# Other rows wait for up to a second, so that more rows are written together.
 AT_ONCE = 0.7
 ATTEMPTS = 5  # one must be at once: another program may hold the machine up in the others
 
 
 def seconds_until(log_dir, iteration: int, begin: float) -> float:
-    """From `begin` until the run file has a record of this iteration."""
+    """The seconds from `begin` until the run file has a record of this iteration."""
     while time.monotonic() < begin + 20:
         records = telens.open_run(log_dir).records(statistic="nonfinite")
         if (records["iteration"] == iteration).any():

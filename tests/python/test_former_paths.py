@@ -1,4 +1,4 @@
-"""Former paths of modules, which stay importable."""
+"""Former paths of modules can still be imported."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""NVFP4 whose blocks are scaled to 4 or to 6, against NumPy and ml_dtypes."""
+"""NVFP4 whose blocks are scaled to a maximum of 4 or 6, against NumPy and ml_dtypes."""
 
 import itertools
 
@@ -23,7 +23,7 @@ PLAIN = {"disable_rht": True, "disable_stochastic_rounding": True}
 
 
 def four_over_six(x, height, largest_scale, error):
-    """Values and scales of x in blocks of height x 16, and which of those are scaled to 4."""
+    """Returns values and scales of x in blocks of height x 16, and which blocks are scaled to 4."""
     with np.errstate(all="ignore"):
         largest_scale = np.float32(largest_scale)
         largest = np.max(np.abs(x[~np.isnan(x)]), initial=np.float32(0))
@@ -136,7 +136,7 @@ def test_square_blocks_match_numpy_in_two_orientations(dtype, shape):
 
 
 def test_block_with_element_between_4_and_6_scales_to_4():
-    """30 of 10, 20, 30, 40 has no code under the scale 40 / 6; 40 / 4 has one for each."""
+    """Of 10, 20, 30 and 40, 30 has no code with the scale 40 / 6; with 40 / 4 each has one."""
     x = torch.tensor([[10.0, 20.0, 30.0, 40.0] * 4])
     assert torch.equal(quantizer()(x).dequantize(), x)
     plain = te.NVFP4Quantizer()(x).dequantize()
@@ -145,7 +145,9 @@ def test_block_with_element_between_4_and_6_scales_to_4():
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_no_block_has_a_larger_error_than_scaled_to_six(error):
-    """Of one tensor scale. The bound: 16 additions and 4 roundings of each element in FP32."""
+    """With the same tensor scale. The bound: 16 additions and 4 roundings of each element in
+    FP32.
+    """
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(4))
 
     def errors(made):
@@ -264,7 +266,7 @@ def test_quantizer_rejects_incompatible_options():
 
 
 def test_replay_knows_how_a_dumped_operand_was_scaled(tmp_path):
-    """Its scales are those of its own amax, so that the choice of the scale has no error."""
+    """The row's own amax gives its scales, so the choice of the scale has no error."""
     config = config_of("DumpTensors", tensors=["activation", "weight", "output"], operands=True)
     recipe = NVFP4BlockScaling(**PLAIN, nvfp4_4over6="all", nvfp4_4over6_err_mode="MSE")
     layer = te.Linear(64, 32, params_dtype=torch.bfloat16, name="fc")

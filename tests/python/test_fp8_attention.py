@@ -17,7 +17,7 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
 )
 
-# Places of the tensors among the slots, as Transformer Engine has them.
+# The slots of the tensors in the FP8 state, as in Transformer Engine.
 FORWARD = {"qkv": 2, "o": 3, "s": 8}
 BACKWARD = {"dqkv": 0, "do": 3, "dp": 5}
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
@@ -50,7 +50,7 @@ def assert_within(ours: torch.Tensor, expected: Known, dtype, name: str, narrow=
     off = np.abs(ours.double().numpy() - bound.mid)
     subnormal = 2.0**-25 if dtype == torch.float16 else 2.0**-120
     assert (off <= bound.rad + subnormal).all(), (name, (off - bound.rad).max())
-    # Most values are known to the bit of a code: the bound is none that anything would meet.
+    # Most bounds must be narrower than a code, or any result would be within them.
     tight = expected.rad <= 2.0**-9 * (np.abs(expected.mid) + 2.0**-6 * np.abs(expected.mid).max())
     assert tight.mean() > narrow, (name, tight.mean())
 
@@ -68,7 +68,8 @@ def check(made, tensors, gradient, dtype, **known):
         output.unflatten(-1, (heads, size)).transpose(1, 2), expected.output, dtype, "output"
     )
     for name, ours in zip(("query", "key", "value"), gradients, strict=True):
-        # E4M3 has twice as many middles of two codes as E5M2, where a sum in FP32 decides.
+        # E4M3 has twice as many midpoints between codes as E5M2, at which the order of an FP32 sum
+        # decides.
         narrow = 0.6 if known["casts"].backward is E4M3 else 0.9
         assert_within(ours.transpose(1, 2), getattr(expected, name), dtype, name, narrow)
     return expected
@@ -165,7 +166,8 @@ def test_delayed_scaling_takes_each_scale_from_the_amaxes_before(dtype):
 
 def run_with_bias_sink_and_padding(recipe, tensors, gradient):
     """Four heads and two sequences, of which the second has 10 tokens. Returns the attention, its
-    bias, what run() made, and what a reference is told of the scores."""
+    bias, the result of run(), and the arguments of the reference.
+    """
     tokens, size = tensors[0].shape[1], tensors[0].shape[3]
     attention = te.DotProductAttention(
         4, size, qkv_format="bshd", attn_mask_type="padding", softmax_type="learnable"

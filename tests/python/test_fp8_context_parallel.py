@@ -1,4 +1,4 @@
-"""FP8 attention that ranks share along the sequence, against its formulas in FP64."""
+"""FP8 attention whose sequence is divided among ranks, against its formulas in FP64."""
 
 import itertools
 import os
@@ -20,12 +20,13 @@ from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8Bloc
 
 HEADS, SIZE, SEQ = 4, 16, 32
 OUTPUT_IN_F16 = "NVTE_DPA_FP8CS_O_in_F16"
-# Places of the tensors among the slots, as Transformer Engine has them.
+# The slots of the tensors in the FP8 state, as in Transformer Engine.
 SLOTS = {"scaling_fwd": {"qkv": 2, "o": 3, "s": 8}, "scaling_bwd": {"dqkv": 0, "do": 3, "dp": 5}}
 
 
 def drawn(seed: int, groups: int = HEADS) -> list[torch.Tensor]:
-    """Query, key, value and the output's gradient of whole sequences in bshd, alike on all ranks.
+    """Query, key, value and the output's gradient of whole sequences in bshd, the same on all
+    ranks.
 
     The second half is larger: ranks have other amaxes.
     """
@@ -38,7 +39,7 @@ def drawn(seed: int, groups: int = HEADS) -> list[torch.Tensor]:
 
 
 def run(attention, recipe, tensors, here) -> list[torch.Tensor]:
-    """Output and gradients of a rank's places, [batch, heads, seq, size]."""
+    """Output and gradients at a rank's positions, [batch, heads, seq, size]."""
     *leaves, gradient = (x[:, here].clone() for x in tensors)
     leaves = [x.requires_grad_() for x in leaves]
     with te.autocast(recipe=recipe):
@@ -59,14 +60,15 @@ def within(
     what: tuple,
     least: float | None = None,
 ) -> None:
-    """least: the share of each tensor's values that is to be known to less than a code."""
+    """least: the share of values in each tensor whose bound must be narrower than a code."""
     for name, actual, whole in zip(("output", "dq", "dk", "dv"), ours, expected, strict=True):
         mid = whole.mid[:, :, here]
         rad = whole.rad[:, :, here] + ULP * np.abs(mid)
         off = np.abs(actual.double().numpy() - mid)
         assert (off <= rad + 2.0**-120).all(), (*what, name, (off - rad).max())
-        # Values are known to less than a code, or the bound would be met by anything. The scale of
-        # dP, its own amax, is not: of the sums of its codes more may have one between two codes.
+        # Bounds must be narrower than a code, or any result would be within them. That of dP's
+        # scale, which comes from its own amax, is not, so more values derived from its codes may
+        # lie between two codes.
         tight = rad <= 2.0**-9 * (np.abs(mid) + 2.0**-6 * np.abs(mid).max())
         share = least or (0.4 if name in ("dq", "dk") else 0.9)
         assert tight.mean() > share, (*what, name, tight.mean())
@@ -84,7 +86,7 @@ def made(comm: str, mask: str, groups: int, group=None, **more) -> te.DotProduct
 
 
 def ring_in_current_scaling(rank: int) -> None:
-    """Ranks have scales of their own, which travel with the codes."""
+    """Ranks have different scales, which are sent with the codes."""
     here = np.array(chunks_of(rank, 2, SEQ))
     for mask, groups, sums in (
         ("causal", HEADS, False),
@@ -128,7 +130,7 @@ def ring_in_delayed_scaling(rank: int) -> None:
 
 
 def heads_exchanged(rank: int) -> None:
-    """Under a2a each rank attends with two of the heads to whole sequences."""
+    """With a2a each rank computes attention of two heads over whole sequences."""
     here = np.array(chunks_of(rank, 2, SEQ))
     tensors = drawn(3)
     for recipe in (Float8CurrentScaling(fp8_dpa=True), DelayedScaling(fp8_dpa=True)):
@@ -150,7 +152,7 @@ def heads_exchanged(rank: int) -> None:
 
 
 def keys_gathered(rank: int) -> None:
-    """Each of a rank's two chunks is an attention to the keys up to its end."""
+    """Each of a rank's two chunks is an attention to the keys up to the end of the chunk."""
     here = np.array(chunks_of(rank, 2, SEQ))
     tensors = drawn(4)
     q, k, v, gradient = by_head(tensors)
@@ -177,7 +179,7 @@ def keys_gathered(rank: int) -> None:
 
 
 def in_blocks(rank: int) -> None:
-    """Chunks begin with a block, so each way has the blocks of one process."""
+    """Chunks begin at a block boundary, so each method has the same blocks as one process."""
     sequence = 128
     here = np.array(chunks_of(rank, 2, sequence))
     for mask, groups in (("causal", HEADS), ("no_mask", 2)):
@@ -201,7 +203,7 @@ def in_blocks(rank: int) -> None:
 
 
 def codes_travel(rank: int) -> None:
-    """A quarter of FP32's bytes, and the scale; gradients travel in FP32."""
+    """A quarter of FP32's bytes, and the scale; gradients are sent in FP32."""
     here = np.array(chunks_of(rank, 2, SEQ))
     tensors = drawn(5)
     sent = []
@@ -216,7 +218,9 @@ def codes_travel(rank: int) -> None:
 
 
 def casts_taken_over(rank: int) -> None:
-    """Under fp8_mha output and gradients are values of codes, of which fp8_dpa alone gives sums."""
+    """With fp8_mha output and gradients are values of codes; with fp8_dpa only, they are sums of
+    such values.
+    """
     here = np.array(chunks_of(rank, 2, SEQ))
     for comm in ("p2p", "all_gather"):
         for name in ("fp8_dpa", "fp8_mha"):
@@ -224,13 +228,13 @@ def casts_taken_over(rank: int) -> None:
             made_of = run(made(comm, "causal", HEADS), recipe, drawn(9), here)
             for i, x in enumerate(made_of):
                 dtype = torch.float8_e5m2 if i else torch.float8_e4m3fn
-                # all_gather casts the output of each chunk, and no sum of them.
+                # all_gather casts the output of each chunk and does not sum them.
                 is_cast = name == "fp8_mha" or (comm == "all_gather" and i < 2)
                 assert torch.equal(x.to(dtype).float(), x) == is_cast, (comm, name, i)
 
 
 def output_handed(rank: int) -> None:
-    """Its codes (fp8_output) are those of the output as a whole; gradients are as without it."""
+    """The codes (fp8_output) are those of the whole output; gradients are as without it."""
     here = np.array(chunks_of(rank, 2, SEQ))
     *inputs, gradient = (x[:, here] for x in drawn(12))
     form = te.DType.kFloat8E4M3
@@ -253,7 +257,9 @@ def output_handed(rank: int) -> None:
 
 
 def multihead(rank: int) -> None:
-    """The projections around take casts over (fp8_mha), and stay near to high precision."""
+    """The projections around attention use its codes (fp8_mha), and results stay near high
+    precision.
+    """
     here = torch.tensor(chunks_of(rank, 2, SEQ))
     torch.manual_seed(1)
     options = {"attention_dropout": 0.0, "device": "cpu", "qkv_format": "bshd"}
@@ -279,7 +285,7 @@ def multihead(rank: int) -> None:
 
 
 def recomputed(rank: int) -> None:
-    """A checkpoint changes no bit, with dropout too; and histories are those of one forward."""
+    """A checkpoint changes no bit, also with dropout, and histories are those of one forward."""
     here = np.array(chunks_of(rank, 2, SEQ))
     found = []
     for way in ("kept", "recomputed"):
@@ -299,7 +305,7 @@ def recomputed(rank: int) -> None:
 
 
 def padded_and_empty(rank: int) -> None:
-    """What lies behind a sequence's end is seen by none and gets nothing; an empty batch runs."""
+    """Values after a sequence's end have no effect and get no gradient; an empty batch runs."""
     here = np.array(chunks_of(rank, 2, SEQ))
     lengths = torch.tensor([0, 20, 20], dtype=torch.int32)
     for comm in ("p2p", "all_gather", "a2a"):

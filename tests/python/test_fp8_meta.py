@@ -15,7 +15,7 @@ E4M3_MAX, E5M2_MAX = 448.0, 57344.0
 
 
 def run(module, x, recipe=RECIPE, **call):
-    """One forward and backward; what came out."""
+    """Runs one forward and backward; returns the results."""
     with te.autocast(recipe=recipe):
         out = module(x, **call)
     out = out[0] if isinstance(out, tuple) else out
@@ -45,7 +45,7 @@ def test_module_shows_scales_and_amaxes_under_peer_names(layer, x):
     forward, backward = meta["scaling_fwd"], meta["scaling_bwd"]
     assert forward.amax_history.shape == (4, 3)
     assert backward.amax_history.shape == (4, 2)
-    # Input, weight, output: the last row is that of the iteration that has ended.
+    # Input, weight, output: the newest row is that of the iteration that has ended.
     amaxes = [x.abs().max().item(), layer.weight.abs().max().item()]
     assert forward.amax_history[1, :2].tolist() == amaxes
     scales = torch.tensor(E4M3_MAX).div(torch.tensor(amaxes))  # not by a reciprocal
@@ -62,7 +62,7 @@ def test_fp8_meta_is_live_and_the_next_cast_uses_writes(layer, x):
     run(layer, x * 2)
     assert scale[0] == seen[0] / 2  # the same tensor, of the next iteration
     assert history[1, 0] == 2 * x.abs().max()
-    # A scale at which everything is clipped to 448 / 2^30.
+    # With this scale all values are clipped to 448 / 2^30.
     with torch.no_grad():
         scale[0] = 2.0**30
     with te.autocast(recipe=RECIPE):
@@ -93,7 +93,7 @@ def test_writing_the_inverse_of_a_scale_sets_the_scale(layer, x):
     state.scale_inv[1] = 0.5
     state.scale_inv[2:].mul_(4)
     assert state.scale.tolist() == [4.0, 2.0, 1.0]
-    # As scripts do that set both: the scale keeps all of its bits.
+    # Scripts may set both: the scale keeps all of its bits.
     scale = torch.tensor([3.0, 7.0, 11.0])
     state.scale.copy_(scale)
     state.scale_inv.copy_(1 / scale)
@@ -138,14 +138,14 @@ def test_reading_the_inverse_of_a_scale_changes_nothing(layer, x):
     assert inverse.shape == (3,)
     assert repr(inverse)
     assert scale._version == version
-    # An inverse that is written in one place takes no older value back to the others.
+    # A write to one place of scale_inv does not restore older values at the others.
     scale.fill_(8.0)
     inverse[0] = 0.5
     assert scale.tolist() == [2.0, 8.0, 8.0]
 
 
 class Operators(TorchDispatchMode):
-    """Names of those that run."""
+    """Notes the names of operators that run."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ class Operators(TorchDispatchMode):
 
 
 def test_scale_inverse_access_does_not_synchronize(layer, x):
-    """Asking a GPU whether tensors are equal makes the host wait, and no graph captures it."""
+    """Comparing tensors on a GPU makes the host wait, and a graph cannot capture it."""
     run(layer, x)
     inverse = layer.fp8_meta["scaling_fwd"].scale_inv
     with Operators() as reads:
@@ -219,7 +219,7 @@ def test_the_slots_of_a_module_with_several_gemms_follow_each_other(make, call, 
     weights = [each for each in module.parameters() if each.dim() == 2]
     found = meta["scaling_fwd"].amax_history[1, 1::3]
     assert torch.equal(found, torch.stack([each.detach().abs().max() for each in weights]))
-    # A history row moves back, a scale is computed, slot by slot.
+    # Moves a history row back and computes a scale, slot by slot.
     run(module, x, **call)
     assert torch.equal(meta["scaling_fwd"].amax_history[2, 1::3], found)
     assert torch.equal(meta["scaling_fwd"].scale[1::3], torch.tensor(E4M3_MAX).div(found))

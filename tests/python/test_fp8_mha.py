@@ -1,4 +1,4 @@
-"""fp8_mha: the projections around an attention take its codes and round nothing a second time."""
+"""fp8_mha: the projections before and after attention use its codes, without a second rounding."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def make_attention(**options) -> te.MultiheadAttention:
 
 
 def step(attention, number, recipe, *, checkpoint=False, **arguments):
-    """Output, and the gradients of the input and of all parameters."""
+    """Returns the output, and the gradients of the input and of all parameters."""
     torch.manual_seed(10 + number)
     x = (torch.randn(16, 2, 64) * 2**number).bfloat16().requires_grad_()
     if attention.attention_type == "cross":
@@ -44,15 +44,16 @@ RECIPES = {
 
 
 def cast(x: torch.Tensor, scale: float | None, form: te.DType) -> torch.Tensor:
-    """Values of codes, in FP64; without a scale under that of the tensor's own amax."""
+    """Returns values of codes in FP64; without a scale, with that of the tensor's own amax."""
     if scale is None:
         return te.Float8CurrentScalingQuantizer(form)(x).dequantize().double()
     return te.Float8Quantizer(torch.tensor([scale]), torch.zeros(1), form)(x).dequantize().double()
 
 
 def proj_against_values(recipe) -> list[list[bool]]:
-    """For each step whether proj's output and its weight's gradient are those of the values that
-    the attention returned, which are codes / scale, rounded to BF16: 2^-8 of each term."""
+    """Returns for each step whether proj's output and its weight's gradient are those of the values
+    that attention returned: codes / scale, rounded to BF16, an error of 2^-8 in each term.
+    """
     attention = make_attention()
     proj = attention.proj
     attended = []
@@ -103,7 +104,7 @@ def test_casts_between_attention_and_projections_keep_no_history(cross):
     core = attention.core_attention.fp8_meta
     assert (core["scaling_fwd"].scale[[2, 3, 8]] != 1).all()
     assert (core["scaling_bwd"].scale[[0, 3, 5]] != 1).all()
-    # The input's scale of proj is never made, nor that of the gradient in front of the attention.
+    # The scales of proj's input and of the gradient before the attention are never computed.
     assert attention.proj.fp8_meta["scaling_fwd"].scale[0] == 1
     projections = [attention.query_layer, attention.key_value] if cross else [attention.qkv]
     for projection in projections:
@@ -133,7 +134,7 @@ def test_threads_hand_each_its_own_scales():
     def wait(*call):
         both.wait()
 
-    # Each attention has cast its output before either projection takes it.
+    # Each attention has cast its output before a projection uses it.
     attention.core_attention.register_forward_hook(wait)
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(forward, inputs))

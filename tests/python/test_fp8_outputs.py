@@ -24,22 +24,22 @@ def make_layer(name: str, dtype: torch.dtype) -> torch.nn.Module:
 
 def make_batches(dtype: torch.dtype, count: int) -> list[torch.Tensor]:
     torch.manual_seed(2)
-    # Amaxes that differ, so that a scale of another iteration shows.
+    # Different amaxes, so that a scale of another iteration would show.
     return [(torch.randn(16, 32) * 3**i).to(dtype).requires_grad_() for i in range(count)]
 
 
 def step(layer, x, recipe, **options) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and the input's gradient."""
+    """Returns the output and the input's gradient."""
     with te.autocast(recipe=recipe):
         out = layer(x, **options)
     torch.manual_seed(3)
-    # The same gradient comes in whatever the output is.
+    # The same gradient is passed to any kind of output.
     out.backward(torch.randn(out.shape).to(out.dtype))
     return out.detach(), x.grad
 
 
 def quantized(x: torch.Tensor, fp8: te.DType, scale: float | None) -> torch.Tensor:
-    """Through FP8 and back; without a scale with that of the tensor's own amax."""
+    """Casts to FP8 and back; without a scale, with that of the tensor's own amax."""
     if scale is None:
         return te.Float8CurrentScalingQuantizer(fp8)(x).dequantize()
     return te.Float8Quantizer(torch.tensor([scale]), torch.zeros(1), fp8)(x).dequantize()
@@ -119,7 +119,8 @@ def test_power_of_2_scale_rounds_with_the_power_of_two_of_the_formula(margin):
             amax_compute_algo="most_recent",
             power_of_2_scale=power_of_2_scale,
         )
-        # Rows over 15 powers of two: the smallest are subnormal, and show a scale half as large.
+        # Rows over 15 powers of two: the smallest are subnormal, which would show a scale half as
+        # large.
         rows = 2.0 ** -torch.arange(16)[:, None]
         batches = [(x.detach() * rows).bfloat16() for x in make_batches(torch.float32, 3)]
         return [step(layer, x.requires_grad_(), recipe, **options)[0] for x in batches]

@@ -1,4 +1,4 @@
-"""FP8 attention whose keys travel round longer rings: its numbers, dropout's choices, a NaN."""
+"""FP8 attention whose keys travel around longer rings: its numbers, dropout, a NaN."""
 
 import math
 
@@ -32,7 +32,7 @@ FIRST_SCALES = dict.fromkeys(SLOTS["scaling_fwd"] | SLOTS["scaling_bwd"], np.flo
 
 
 def two_levels_of_ranks(rank: int) -> None:
-    """Two ranks exchange heads; the ring is of two."""
+    """Two ranks exchange heads, and the ring has two ranks."""
     here = np.array(chunks_of(rank, RANKS, SEQ))
     tensors = drawn(8)
     ours = run(
@@ -51,7 +51,7 @@ def two_levels_of_ranks(rank: int) -> None:
 
 
 def one_ring(rank: int) -> None:
-    """Under power_2_scale the scales of softmax and of its gradient are known exactly."""
+    """With power_2_scale the scales of softmax and of its gradient are known exactly."""
     here = np.array(chunks_of(rank, RANKS, SEQ))
     power = QParams(power_2_scale=True)
     powers = Float8CurrentScaling(fp8_dpa=True, fp8_quant_fwd_inp=power, fp8_quant_bwd_grad=power)
@@ -72,7 +72,7 @@ def one_ring(rank: int) -> None:
 
 
 def packed(rank: int) -> None:
-    """Each packed sequence is a ring's of its own; scales of 1 are alike in all of them."""
+    """Each packed sequence has its own ring; scales of 1 are equal in all of them."""
     lengths = (SEQ, SEQ // 2)
     starts = sums(list(lengths))
     places = [np.array(chunks_of(rank, RANKS, length)) for length in lengths]
@@ -100,7 +100,7 @@ def packed(rank: int) -> None:
 
 
 def dropout(rank: int) -> None:
-    """Keys and values are the identity: the output is the weights, which are choices alone."""
+    """Keys and values are the identity, so the output shows which weights dropout keeps."""
     probability = 0.25
     here = torch.tensor(chunks_of(rank, RANKS, SEQ))
     identity = torch.eye(SEQ)[here].view(1, -1, 1, SEQ).expand(2, -1, HEADS, -1)
@@ -118,13 +118,13 @@ def dropout(rank: int) -> None:
     kept = weights != 0
     expected = kept / (SEQ * (1 - probability))
     torch.testing.assert_close(weights, expected, rtol=1e-5, atol=0)
-    # The keys of each step have choices of their own.
+    # Dropout chooses differently for the keys of each step.
     chunks = kept.split(SEQ // (2 * RANKS), -1)
     for chunk in chunks:
         bound = 6 * (probability * (1 - probability) / chunk.numel()) ** 0.5
         assert abs(1 - chunk.double().mean().item() - probability) <= bound
     assert not any(map(torch.equal, chunks, (*chunks[1:], chunks[0])))
-    # The backward has the same choices: powers of two are codes of E5M2.
+    # The backward drops the same weights. Powers of two are codes of E5M2.
     generator = torch.Generator().manual_seed(30 + rank)
     gradient = torch.randint(-2, 3, weights.shape, generator=generator).float().exp2()
     output.backward(gradient.flatten(2))
@@ -132,7 +132,7 @@ def dropout(rank: int) -> None:
     delta = (weights * gradient).sum(-1, keepdim=True)
     of_query = (of_weights - delta) / SEQ * 0.5  # the keys are the identity
     off = (query.grad - of_query).abs()
-    # Half of the distance of two codes of E5M2, and FP32's roundings before what cancels.
+    # Half of the distance between two codes of E5M2, and FP32 roundings of terms that cancel.
     assert (off <= of_query.abs() / 8 * (1 + 1e-5) + 1e-6 * of_query.abs().max()).all()
     assert key.grad.eq(0).all()  # the queries are
     of_value = torch.einsum("bqhk,bqhd->bkhd", weights, gradient)
@@ -141,7 +141,7 @@ def dropout(rank: int) -> None:
 
 
 def one_nan(rank: int) -> None:
-    """In a key of rank 1: every query that sees it has a NaN, on each rank, and no other has."""
+    """A NaN in a key of rank 1: on each rank, exactly the queries that see it get a NaN."""
     here = torch.tensor(chunks_of(rank, RANKS, SEQ))
     at = chunks_of(1, RANKS, SEQ)[1]
     for mask in ("causal", "no_mask"):
@@ -162,7 +162,7 @@ def one_nan(rank: int) -> None:
 
 
 def bias_of_one_rank(rank: int) -> None:
-    """It is refused under FP8, and leaves no other rank waiting."""
+    """It is refused with FP8, and no rank waits for another."""
     inputs = [x[:, chunks_of(rank, RANKS, SEQ)] for x in drawn(15)[:3]]
     bias = {}
     if rank == 1:

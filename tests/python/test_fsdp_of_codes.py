@@ -1,4 +1,4 @@
-"""FSDP2 of weights that are stored in FP8, under one scale or in blocks: codes are gathered."""
+"""FSDP2 with weights that are stored in FP8, with one scale or in blocks: codes are gathered."""
 
 import itertools
 from unittest import mock
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 
 def sharded_training(rank: int, name: str, optimizer: str) -> None:
-    """Beside a model whose codes are whole and whose gradients are the mean of all ranks'."""
+    """Compares with a model that is not sharded, whose gradients are the mean over all ranks."""
     recipe = RECIPES[name]()
     model, whole = make(recipe, True), make(recipe, False)
     for parameter, expected in zip(model.parameters(), whole.parameters(), strict=True):
@@ -41,7 +41,7 @@ def sharded_training(rank: int, name: str, optimizer: str) -> None:
         out.square().sum().backward()
         expected.square().sum().backward()
         for parameter, other in zip(model.parameters(), whole.parameters(), strict=True):
-            # FSDP's own mean, which the order of ranks must not change.
+            # The mean as FSDP computes it, which must not depend on the order of ranks.
             other.grad = parameter.grad.full_tensor()
         for each in steps:
             each.step()
@@ -66,7 +66,9 @@ def codes_are_gathered(rank: int) -> None:
 
 
 def columns_of_gpus_are_freed(rank: int) -> None:
-    """Where the GEMM wants codes as rows: after a step each rank has those of its shards alone."""
+    """If the GEMM needs row-major codes: after a step each rank has only the columnwise codes of
+    its shards.
+    """
     with mock.patch.object(sharded_codes, "takes_any_layout", return_value=False):
         sharded_training(rank, "current", "SGD")
         recipe = Float8CurrentScaling()
@@ -88,12 +90,12 @@ def columns_of_gpus_are_freed(rank: int) -> None:
 
 
 def special_values(rank: int) -> None:
-    """A NaN or an Inf of one rank is in the scale of all, as in the scale of the whole."""
+    """A NaN or an Inf on one rank affects the scale on all ranks, as in the whole tensor."""
     specials = (float("nan"), float("inf"), 0.0, 448.0, 1e-30)
     for special, row in itertools.product(specials, (0, 95)):  # the first and the last rank have it
         recipe = Float8CurrentScaling()
         model, whole = make(recipe, True), make(recipe, False)
-        # A non-finite amax gives a scale of 1, these values another one.
+        # A non-finite amax gives a scale of 1, which these values do not.
         values = torch.full((96, 32), 2.0)
         values[row, 3] = special
         with torch.no_grad():
@@ -107,7 +109,7 @@ def special_values(rank: int) -> None:
 
 
 def scale_of_a_step_is_not_that_of_gathered_codes(rank: int) -> None:
-    """A model's outermost parameters stay gathered, also while an optimizer changes the shards."""
+    """A model's outermost parameters stay gathered, even while an optimizer changes the shards."""
     recipe = Float8CurrentScaling()
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     with te.fp8_model_init(recipe=recipe):
@@ -124,7 +126,7 @@ def scale_of_a_step_is_not_that_of_gathered_codes(rank: int) -> None:
 
 
 def mixed_precision(rank: int) -> None:
-    """Gathered weights are of the policy's dtype; weights and biases get gradients of FP32."""
+    """Gathered weights have the policy's dtype; weights and biases get FP32 gradients."""
     recipe = Float8CurrentScaling()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model, whole = make(recipe, True, mp_policy=policy), make(recipe, False)
@@ -151,7 +153,7 @@ def mixed_precision(rank: int) -> None:
 
 
 def nan_of_the_second_of_two(rank: int) -> None:
-    """gloo's own maximum loses it."""
+    """The maximum of gloo would lose it."""
     pair = dist.new_group([0, 1])
     if rank < 2:
         values = torch.full((1000,), 2.0)
@@ -160,7 +162,7 @@ def nan_of_the_second_of_two(rank: int) -> None:
 
 
 def elsewhere_values_are_seen(rank: int) -> None:
-    """Outside of FSDP the same operations see values, and change nothing of a weight."""
+    """Outside of FSDP, these operations return values and do not change a weight."""
     weight = make(Float8CurrentScaling(), False)[0].weight
     before = weight.dequantize()
     with torch.no_grad():
@@ -175,7 +177,7 @@ def elsewhere_values_are_seen(rank: int) -> None:
 
 
 def of_that_name(name: str, file: str):
-    """A function that is called as one of torch's, in a file of the same name."""
+    """Returns a function with the name of one of torch's, in a file with the same name."""
     functions = {"__name__": "trainer"}
     exec(compile(f"def {name}(weight): return weight[:4]", file, "exec"), functions)
     return functions[name]
@@ -195,7 +197,7 @@ def blocks_that_lie_on_two_ranks_are_sharded_as_values(rank: int) -> None:
 
 
 def moved_shards_of_blocks_stay_shards(rank: int) -> None:
-    """FSDP gathers a shard that was copied, or that a parameter has taken over, as codes."""
+    """FSDP gathers copied shards, and shards that a parameter has taken over, as codes."""
     recipe = MXFP8BlockScaling()
     shard = make(recipe, True)[0].weight.to_local()
     whole = make(recipe, False, sizes=(32, 32))[0].weight
@@ -215,7 +217,7 @@ def moved_shards_of_blocks_stay_shards(rank: int) -> None:
 
 
 BLOCKS = {MXFP8BlockScaling: 32, Float8BlockScaling: 128}
-# The parts of a tensor in blocks, and along which dimension of them rows lie.
+# The parts of a tensor in blocks, and the dimension along which its rows are.
 PARTS = {
     "_rowwise_data": 0, "_rowwise_scale_inv": 0, "_columnwise_data": 1, "_columnwise_scale_inv": 1,
 }  # fmt: skip

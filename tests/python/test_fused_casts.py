@@ -1,5 +1,6 @@
-"""Norms and activations that make codes instead of tensors: the bits are those of the path that a
-watched layer takes, and the fused path is taken where nobody needs the tensor."""
+"""Norms and activations that write codes instead of tensors: their bits are those of the path that
+a watched layer takes, and they run where no code needs the tensor.
+"""
 
 import contextlib
 import itertools
@@ -40,14 +41,17 @@ def mlp(dtype=torch.bfloat16, **options):
 
 
 def casts(counts: dict[str, int]) -> tuple[int, int, int]:
-    """How many norms, activations and gradients of activations were fused with their cast."""
+    """Returns how many norms, activations and gradients of activations were fused with their
+    cast.
+    """
     norms = sum(counts.get(name, 0) for name in NORM_CASTS)
     return norms, counts.get(ACTIVATION_CAST, 0), counts.get(GRADIENT_CAST, 0)
 
 
 def assert_fused_as_watched(tmp_path, make, fused, **arguments):
-    """The bits of a training that nobody watches are those of one in which everything is watched;
-    ``fused``: the casts of the first."""
+    """Asserts that a training has the bits of one in which everything is watched; ``fused``: the
+    number of fused casts without watching.
+    """
     actual, counts = training(make, **arguments)
     expected, watched = training(make, tensors=ALL_TENSORS, log_dir=tmp_path, **arguments)
     assert casts(counts) == fused
@@ -123,7 +127,7 @@ def test_frozen_parameters_change_no_bit(tmp_path, trained):
 
 
 def kept_weights(module, x, step):
-    """Two micro-batches a step, the weights of the first kept for the second."""
+    """Two micro-batches in each step; the second one uses the weights kept from the first."""
     first, second = x.chunk(2)
     return torch.cat(
         [module(first, is_first_microbatch=True), module(second, is_first_microbatch=False)]
@@ -135,7 +139,7 @@ def recomputed(module, x, step):
 
 
 def offloaded(module, x, step):
-    """What is saved for the backward leaves and comes back."""
+    """Copies what is saved for the backward, as offloading does."""
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone()):
         return module(x)
 
@@ -390,8 +394,9 @@ def test_user_functions_update_their_layers_among_others():
 
 
 def test_two_part_backward_matches_a_single_backward():
-    """As zero-bubble pipelines run it: first the inputs' gradients, then the weights', from the
-    gradient that was kept at fc1's node."""
+    """As in zero-bubble pipelines: first the inputs' gradients, then those of the weights, from the
+    gradient that was kept at fc1's node.
+    """
 
     def forward():
         torch.manual_seed(5)
@@ -418,7 +423,7 @@ def test_two_part_backward_matches_a_single_backward():
 
 
 def node_before(node, leaf, seen=None):
-    """The node whose result goes into the leaf's."""
+    """Returns the node whose result is passed to the leaf."""
     seen = set() if seen is None else seen
     if node is None or node in seen:
         return None
@@ -451,5 +456,5 @@ with torch.autograd.detect_anomaly(check_nan=True):  # looks into placeholders
 
 
 def test_placeholders_of_fake_tensors_reach_no_real_training():
-    """Fake tensors come first in their process, of which a zero is kept."""
+    """Runs in its own process, because the first placeholder, here a fake tensor, is kept."""
     subprocess.run([sys.executable, "-c", FAKE_FIRST], check=True)

@@ -1,4 +1,4 @@
-"""The ready configs about what GEMMs ran in and what that cost, in a model that trains."""
+"""The ready configs about the precision of GEMMs and its cost, in a model that trains."""
 
 import h5py
 import pytest

@@ -1,4 +1,4 @@
-"""GemmError and dumped GEMMs of divided layers: each rank compares the rows that it has."""
+"""GemmError and dumped GEMMs of divided layers: each rank compares its own rows."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ from telens.replay import casts, dumps, found, gemm_error
 
 IN, OUT, TOKENS, SAMPLES = 64, 64, 64, 1 << 20
 GEMMS = ("fprop", "dgrad", "wgrad")
-# Precisions, and whether data are such that no GEMM rounds.
+# (mode, sequence parallelism, precision): EXACT runs with data for which no GEMM rounds.
 EXACT = [
     (mode, sequence, precision)
     for mode in ("column", "row")
@@ -55,7 +55,7 @@ def name_of(case: tuple, exact: bool) -> str:
 
 
 def whole_tensors(precision: str, exact: bool) -> dict[str, torch.Tensor]:
-    """Those of one process, the same on all ranks; rows of the ranks differ."""
+    """The tensors of one process, the same on all ranks; each rank takes its rows."""
     sizes = {"activation": (TOKENS, 1, IN), "weight": (OUT, IN), "gradient": (TOKENS, 1, OUT)}
     dtype = torch.bfloat16 if precision == "BF16" else torch.float32
     if exact:
@@ -70,7 +70,7 @@ def whole_tensors(precision: str, exact: bool) -> dict[str, torch.Tensor]:
 
 
 def run_layer(case: tuple, exact: bool, steps: int = 0, **options) -> dict[str, torch.Tensor]:
-    """What the layer's GEMMs have made on this rank, as FP64 matrices."""
+    """Returns the results of the layer's GEMMs on this rank, as FP64 matrices."""
     mode, sequence, precision = case
     part = Part(dist.get_rank(), 2)
     whole = whole_tensors(precision, exact)
@@ -83,7 +83,7 @@ def run_layer(case: tuple, exact: bool, steps: int = 0, **options) -> dict[str, 
     in_dim, out_dim = (rows, -1) if mode == "column" else (-1, rows)
     with torch.no_grad():
         layer.weight.copy_(part.of(whole["weight"], 0 if mode == "column" else 1))
-    # Delayed scaling knows its scales in the second forward.
+    # Delayed scaling has a scale from an amax only in the second forward.
     for _ in range(steps or (2 if precision == "delayed" else 1)):
         x = part.of(whole["activation"], in_dim).clone().requires_grad_()
         layer.zero_grad()
@@ -101,7 +101,7 @@ def watch(rank: int, folder: str) -> None:
     with debug.session(CONFIG, log_dir=log_dir / "exact"):
         for case in EXACT:
             run_layer(case, exact=True)
-        # A GEMM that overlaps is made in one part where it is watched.
+        # If a GEMM that overlaps is watched, it runs in one part.
         for name, (mode, switches, settings) in OVERLAPS.items():
             with userbuffers(2, settings):
                 run_layer(
@@ -128,7 +128,7 @@ def errors(log_dir: pathlib.Path) -> dict[tuple[str, str, int], float]:
 
 
 def is_left_out(layer: str, gemm: str) -> bool:
-    """wgrad adds up rows of all ranks, of which a rank has those of the others as codes."""
+    """wgrad sums over rows of all ranks, and a rank has the rows of others only as codes."""
     quantized = "current" in layer or "delayed" in layer
     return gemm == "wgrad" and "sequence" in layer and quantized
 
@@ -169,7 +169,7 @@ def relative(out: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def test_error_covers_every_row_against_fp64(logs):
-    """Of products that no sum over ranks follows: this rank's rows of them, of wgrad all."""
+    """For products that are not summed over ranks: this rank's rows, and of wgrad all rows."""
     found_errors = errors(logs / "rounded")
     for case in ROUNDED:
         mode, sequence, precision = case
@@ -191,7 +191,7 @@ def test_error_covers_every_row_against_fp64(logs):
             own = 0 if sequence else None
             expected = relative(part.of(made[gemm], own), part.of(part.of(product, 1), own))
             assert found_errors[name, gemm, rank] == pytest.approx(expected), name
-            # The part of a sum over ranks.
+            # For sums over ranks, only this rank's part is compared.
             assert 0 < found_errors[name, "fprop", rank] < 0.1
             assert 0 < found_errors[name, "dgrad", rank] < 0.1
     assert ("column_sequence_current_rounded", "wgrad", 0) not in found_errors

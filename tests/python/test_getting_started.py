@@ -1,4 +1,6 @@
-"""README.md's program and the tutorial docs/getting_started.md run and print what they show."""
+"""README.md's program and the tutorial docs/getting_started.md run and print what the pages
+show.
+"""
 
 import os
 import re
@@ -43,14 +45,14 @@ def telens(folder, line: str, exit_code: int = 0) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Lines of words without the numbers, in which machines differ."""
+    """Lines of words without numbers, which differ between machines."""
     return sorted(
         " ".join(re.findall(r"(?<![\w.-])[a-zA-Z_%]\S*", line)) for line in text.splitlines()
     )
 
 
 def shown() -> dict[str, str]:
-    """The tutorial's commands with the output that it shows for each."""
+    """The commands of the tutorial with the outputs that it shows."""
     return dict(text.removeprefix("$ ").split("\n", 1) for text in blocks("text"))
 
 

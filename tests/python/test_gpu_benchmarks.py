@@ -1,5 +1,6 @@
-"""Every row of the GPU benchmarks runs with tiny shapes on a CPU, so that none fails on a GPU by a
-mistake that a CPU shows."""
+"""Every row of the GPU benchmarks runs with tiny shapes on a CPU, to find mistakes that do not need
+a GPU.
+"""
 
 import json
 import os
@@ -14,7 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu_rows.groups import GROUPS, rows_of  # noqa: E402
 
-# Why a row is skipped without a GPU.
+# The reason for which a row is skipped without a GPU.
 REASONS = ("in this build", "torchao cannot be imported", "has no split_accumulator")
 
 

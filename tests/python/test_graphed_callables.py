@@ -1,4 +1,4 @@
-"""``make_graphed_callables`` on a CPU: buffers, order, and results as without it."""
+"""``make_graphed_callables`` on a CPU: buffers, order, and the same results as without it."""
 
 import contextlib
 import copy
@@ -27,7 +27,7 @@ RECIPE = DelayedScaling(amax_history_len=4)
 
 
 def train(layers, optimizer_steps: int = 3, **kwargs) -> list[torch.Tensor]:
-    """Outputs and gradients of some steps, and what the layers keep at the end."""
+    """Returns outputs and gradients of some steps, and the final state of the layers."""
     torch.manual_seed(2)
     optimizer = torch.optim.SGD([p for each in layers for p in each.parameters()], lr=0.1)
     results = []
@@ -98,13 +98,13 @@ def test_in_the_other_mode_a_module_runs_as_before():
 def test_order_gives_a_callable_per_forward_and_layer():
     layers = [torch.nn.Linear(8, 8) for _ in range(2)]
     plain = copy.deepcopy(layers)
-    # Two chunks of one layer, two micro-batches.
+    # Two chunks of one layer each, two micro-batches.
     order = [1, 2, 1, 2, -2, -1, -2, -1]
     samples = tuple((torch.zeros(4, 8, requires_grad=True),) for _ in range(4))
     calls = te.make_graphed_callables(tuple(layers), samples, _order=order)
     assert len(calls) == 4
     x = [torch.randn(4, 8, requires_grad=True) for _ in range(2)]
-    # Chunk 1 has callables 0 and 1, chunk 2 has 2 and 3, by micro-batch.
+    # Chunk 1 has the callables 0 and 1, chunk 2 has 2 and 3, one for each micro-batch.
     outs = [calls[2](calls[0](x[0])), calls[3](calls[1](x[1]))]
     expected = [plain[1](plain[0](each)) for each in x]
     for one, two in zip(outs, expected, strict=True):
@@ -244,7 +244,7 @@ def test_warming_up_leaves_a_tracker_as_it_was():
 
 @pytest.mark.parametrize("fails_after", [False, True])
 def test_failed_warm_up_synchronizes_and_keeps_its_error(monkeypatch, fails_after):
-    """Here no GPU is waited for; the order is that of one."""
+    """No GPU is waited for here, but in the order of calls on a GPU."""
     seen = []
 
     def synchronize(device):

@@ -105,7 +105,7 @@ def test_parameter_gradients_are_copies_unless_allowed_buffers(monkeypatch, clon
 
 @pytest.mark.parametrize("event", [None, "the event"])
 def test_a_call_may_name_the_stream_of_its_replays(monkeypatch, event):
-    """Here no GPU is waited for; the order is that of one."""
+    """No GPU is waited for here, but in the order of calls on a GPU."""
     log = []
     caller, side = cases.LoggedStream("caller", log), cases.LoggedStream("side", log)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: caller)

@@ -1,4 +1,4 @@
-"""``fuse_wgrad_accumulation`` of graphed callables: ``main_grad`` is the caller's."""
+"""``fuse_wgrad_accumulation`` of graphed callables does not change the caller's ``main_grad``."""
 
 import graphed_cases as cases
 import pytest
@@ -8,7 +8,7 @@ import telens
 import telens.pytorch as te
 from telens.pytorch import graph_wgrads
 
-# A warm-up that adds zeros, or NaN of a sample that was never filled, would change these.
+# A warm-up that adds zeros, or NaNs of uninitialized samples, would change these values.
 KEPT = torch.tensor([5.0, -0.0, float("nan"), float("inf")])
 
 
@@ -26,7 +26,7 @@ def make_fused(delay=False):
 
 
 def test_a_call_marks_that_it_added_as_a_backward_does(graphs):
-    """Hooks that reduce ``main_grad`` ask for the mark, and wait for a gradient."""
+    """Hooks that reduce ``main_grad`` test the mark, and wait for a gradient."""
     layer = make_fused()
     layer.weight.grad_added_to_main_grad = False
     te.make_graphed_callables(layer, cases.sample("cpu"))

@@ -1,4 +1,6 @@
-"""What spoils weights' gradients that wait for ``backward_dw``: other passes, modes and errors."""
+"""Events that invalidate weight gradients that wait for ``backward_dw``: other passes, modes,
+errors.
+"""
 
 import contextlib
 import weakref
@@ -16,7 +18,7 @@ def inputs():
 
 
 def gradient_of(factor=1):
-    """That of the weight of a Linear whose outputs are summed."""
+    """The weight gradient of a Linear whose outputs are summed."""
     return torch.full((cases.WIDTH, cases.WIDTH), float(factor * cases.ROWS))
 
 
@@ -73,7 +75,7 @@ def test_forward_captured_after_backward_dw_cannot_precede_it(graphs):
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_backward_dws_that_share_memory_keep_their_order(graphs, in_order):
-    """Apart from an order's places each has memory of its own."""
+    """Without an order, each callable has its own memory."""
     layers = make_linears(2)
     first, second = te.make_graphed_callables(
         tuple(layers),
@@ -134,7 +136,7 @@ def test_a_second_backward_before_backward_dw_is_an_error(graphs):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_backward_dw_in_the_other_mode_calls_the_module(graphs, training):
-    """Also where a module has no ``backward_dw`` itself."""
+    """Also if a module has no ``backward_dw`` itself."""
     for wrap in (lambda layer: layer, torch.nn.Sequential):
         (layer,) = make_linears(1)
         called, module = [], wrap(layer.train(training))
@@ -154,7 +156,7 @@ def test_backward_dw_in_the_other_mode_calls_the_module(graphs, training):
 
 
 def test_the_modes_of_a_module_take_turns(graphs):
-    """Gradients that wait in its layers are then those of one mode."""
+    """The gradients that wait in its layers then belong to one mode."""
     (layer,) = make_linears(1)
     te.make_graphed_callables(layer, cases.sample("cpu"))
     out = layer(inputs()).sum()
@@ -224,7 +226,7 @@ def test_reset_drops_its_pending_gradients(graphs, gone):
 
 
 def test_a_backward_dw_runs_on_the_stream_of_its_call(graphs, monkeypatch):
-    """Here no GPU is waited for; the order is that of one."""
+    """No GPU is waited for here, but in the order of calls on a GPU."""
     log = []
     stream = cases.LoggedStream("side", log)
     caller = cases.LoggedStream("caller", log)

@@ -7,7 +7,8 @@ import torch
 import telens
 import telens.pytorch as te
 
-# A backward of both chunks, the weights' gradients of each where the pipeline has time.
+# The backward of both chunks; the weight gradients of each are computed where the pipeline has
+# time.
 ORDER = [1, 2, 1, 2, -2, -1, -1.5, -2, -2.5, -1, -2.5, -1.5]
 
 
@@ -30,7 +31,7 @@ def test_layers_train_as_without_graphs(graphs, flagged, main_grad):
 
 
 def run_pipeline(calls, layers, recipe):
-    """By ORDER; without calls the layers themselves are called."""
+    """Runs ORDER; without calls, calls the layers themselves."""
     seen = []
     for step in range(2):
         outs = []
@@ -119,7 +120,7 @@ def test_one_that_is_missing_or_comes_in_another_order_is_an_error(graphs):
 
 def test_hooks_of_reductions_are_called_by_each_and_not_by_a_capture(graphs):
     class Block(torch.nn.Module):
-        """No module of this package, but one with such layers inside."""
+        """A module that is not of this package, with such layers inside."""
 
         def __init__(self):
             super().__init__()
@@ -198,7 +199,7 @@ def test_split_weight_gets_gradients_by_part(graphs, frozen):
 
 
 def test_biases_and_norms_have_their_gradient_in_the_backward_or_none():
-    """Of what waits for ``backward_dw`` they are no part."""
+    """They do not wait for ``backward_dw``."""
 
     class Unbiased(torch.nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""GroupedLinear: several linear maps in one module, each a layer of its own for a session."""
+"""GroupedLinear: several linear maps in one module, each of which is a layer for sessions."""
 
 import copy
 import itertools
@@ -34,7 +34,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def separate(layer: te.GroupedLinear, kind) -> list[torch.nn.Module]:
-    """A module of its own for each map, with its weight and bias."""
+    """Makes a module for each map, with its weight and bias."""
     alone = [kind(64, 32) for _ in SPLITS]
     for i, each in enumerate(alone):
         each.load_state_dict({k: getattr(layer, f"{k}{i}") for k in ("weight", "bias")})

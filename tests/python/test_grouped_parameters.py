@@ -31,7 +31,7 @@ def make_input(dtype=torch.float32) -> torch.Tensor:
 
 
 def step(layer, x, recipe=None, **options) -> list[torch.Tensor]:
-    """Output, the input's gradient, and those of weights and biases, each of all maps."""
+    """Returns the output, the input's gradient, and those of the weights and biases of all maps."""
     with te.autocast(enabled=recipe is not None, recipe=recipe):
         out = layer(x, SPLITS, **options)
     torch.manual_seed(3)
@@ -76,7 +76,7 @@ CASTS = [
 
 @pytest.mark.parametrize("recipe", CASTS, ids=lambda recipe: type(recipe).__name__)
 def test_grouped_cast_matches_bits_of_separate_casts(recipe, tmp_path):
-    """Two steps, the second with the first one's amaxes; a watched map goes by itself."""
+    """Two steps, of which the second uses the amaxes of the first; a watched map runs by itself."""
     one, watched = grouped(name="moe"), grouped(name="moe")
     calls = [{"is_first_microbatch": first} for first in (None, True, False)]
     steps = [step(one, make_input(), recipe, **options) for options in calls]
@@ -170,8 +170,8 @@ def test_one_parameter_may_be_stored_in_blocks(recipe):
         for i, weight in enumerate(one.weight.dequantize()):
             getattr(many, f"weight{i}").copy_(weight)
     x = make_input(torch.bfloat16)
-    # Blocks of values that come from codes have the same codes again, but under the FP32 scale that
-    # all maps share; in high precision it is the values alone.
+    # Values that come from codes in blocks get the same codes again, but with the FP32 scale that
+    # all maps share; in high precision the values themselves are equal.
     for each in (None, recipe) if not isinstance(recipe, NVFP4BlockScaling) else (None,):
         assert_same(step(one, x, each), step(many, x, each))
     if isinstance(recipe, NVFP4BlockScaling):

@@ -1,4 +1,4 @@
-"""fp8_output of DotProductAttention: the codes that it hands to the next layer."""
+"""fp8_output of DotProductAttention: the codes that it passes to the next layer."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def arranged(layout, tensors, gradient):
     if layout == "sbhd":
         return [x.transpose(0, 1).contiguous() for x in tensors], gradient.transpose(0, 1), {}
     if layout == "thd":
-        # The second sequence is 5 shorter, and its place holds padding.
+        # The second sequence is 5 shorter and padded.
         sums = torch.tensor([0, 24, 43], dtype=torch.int32)
         starts = torch.tensor([0, 24, 48], dtype=torch.int32)
         arguments = {"cu_seqlens_q": sums, "cu_seqlens_q_padded": starts}
@@ -37,7 +37,9 @@ def arranged(layout, tensors, gradient):
 
 
 def step(attention, recipe, given, **options):
-    """The output, and the gradients of query, key and value for a given one of the output."""
+    """Returns the output, and the gradients of query, key and value for a given one of the
+    output.
+    """
     tensors, gradient, arguments = given
     leaves = [x.clone().requires_grad_() for x in tensors]
     with te.autocast(recipe=recipe):
@@ -69,7 +71,7 @@ def test_codes_match_the_plain_output(name, dtype, layout):
             assert output._data.view(torch.float8_e4m3fn).float().abs().max() == 448
         quantizer = te.Float8Quantizer(torch.tensor([scale]), torch.zeros(1), te.DType.kFloat8E4M3)
         assert torch.equal(output._data, quantizer(values.detach())._data)
-        # A decoder that is not ours.
+        # Decoded without our operators.
         decoded = output._data.view(torch.float8_e4m3fn).float() * output._scale_inv
         assert torch.equal(decoded.to(dtype).view_as(values), values)
         assert all(map(torch.equal, gradients, expected))
@@ -95,7 +97,7 @@ def test_the_next_layer_takes_them_without_a_cast():
         assert of_weight > 0
         weight = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)(after.weight.detach())
         a, b = output.dequantize().double().flatten(0, 1), weight.dequantize().double()
-        # Weights have 3 bits behind the leading one, whatever their scale.
+        # Weights have 3 bits after the leading one, whatever their scale.
         bound = (a.abs() @ b.abs().t()) * 2.0**-3 + 2.0**-7
         error = (made.flatten(0, 1).double() - after.bias.double() - a @ b.t()).abs()
         assert (error <= bound).all()

@@ -1,4 +1,4 @@
-"""Histograms of a training: read in Python, and asked what-if questions by the command."""
+"""Histograms of a training, read in Python and used for what-if questions by the command."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def train(steps, dtype=torch.bfloat16):
     layer = te.Linear(64, 32, params_dtype=dtype, name="fc")
     x = torch.randn(48, 64, dtype=dtype, requires_grad=True)
     for step in range(steps):
-        # Grows, and has a wide range: some of it vanishes in FP8.
+        # Values that grow, with such a wide range that some vanish in FP8.
         (layer(x * x.abs().float().exp().to(dtype) * 2**step).square().mean()).backward()
         debug.step()
     return layer

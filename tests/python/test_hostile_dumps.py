@@ -1,4 +1,4 @@
-"""Dumps made to do harm: telens replay reads no other file, waits for nothing and stays small."""
+"""Malicious dumps: telens replay opens no other file, waits for nothing and needs little memory."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def read(path):
 
 
 def replace(file, name, **options):
-    """The dataset made anew with other options of storage; its attributes stay."""
+    """Writes a dataset again with other storage options; its attributes stay."""
     old = file[name]
     shape, dtype, values, attributes = old.shape, old.dtype, old[()], dict(old.attrs)
     del file[name]
@@ -124,7 +124,7 @@ def test_any_changed_byte_of_the_elements_is_reported(dump):
 
 
 def set_attribute(item, name, value):
-    """In the place of the old one, with its type."""
+    """Replaces an attribute by one of the same type."""
     item.attrs.modify(name, value)
 
 

@@ -1,4 +1,6 @@
-"""Saved states made to do harm: bounded work, nothing that outlives a load, impossible scales."""
+"""Malicious saved states: loading takes bounded work, leaves nothing behind, and refuses impossible
+scales.
+"""
 
 import io
 import pickle
@@ -29,7 +31,7 @@ def name(module, word):
 
 
 def nested(opcode, levels=45):
-    """Containers that hold the one before twice: 2^levels leaves."""
+    """Containers that contain the one before twice, so 2^levels leaves."""
     steps = (b"0" + opcode(bytes([i - 1])) + b"q" + bytes([i]) for i in range(1, levels + 1))
     return b"".join(steps)
 
@@ -51,7 +53,7 @@ def large_integer_as_key():
 
 
 def equal_texts_as_keys():
-    """Two objects: each use of the second as a key compares all of their characters."""
+    """Two equal texts: each use of the second as a key compares all characters."""
     texts = text("a" * LARGE) + b"q\x000" + text("a" * LARGE) + b"q\x010"
     return b"}" + texts + b"h\x00Ns" + b"h\x01Ns" * 30_000
 
@@ -71,7 +73,7 @@ def equal_names():
 
 
 def large_factors():
-    """The shape of a tensor: factors of its number of elements."""
+    """The sizes of a tensor are large integers, whose product is its number of elements."""
     integer = b"\x8b" + struct.pack("<I", LARGE) + b"\x01" * LARGE
     sizes = b"(" + integer + b"q\x00" + b"h\x00" * 7 + b"t"
     return name("torch._utils", "_rebuild_tensor_v2") + b"(NK\x00" + sizes + b"q\x01h\x01tR"
@@ -142,7 +144,7 @@ def test_a_hostile_pickle_costs_no_time_and_no_memory(case):
 
 
 def test_opcodes_are_bounded_over_nested_pickles():
-    """Each storage is a file of five pickles of its own, which a small file can repeat."""
+    """Each storage is a file with five pickles, which a small file can repeat."""
     storage = pickle.dumps(torch.ones(4), 3)[2:-1]
     data = b"\x80\x04}" + text("x") + b"](" + storage * 2000 + b"es."
     assert sum(1 for _ in pickletools.genops(data)) < 100_000
@@ -247,7 +249,7 @@ def test_foreign_amax_may_be_nan_but_not_negative():
 
 # ---------------------------------------------------------------------- states of ours
 
-# Behind the magic word and two numbers: the history [2, 3], then the scales of 3 tensors.
+# After the magic word and two numbers: the history [2, 3], then the scales of 3 tensors.
 HISTORY, SCALES = 24, 24 + 4 * 6
 
 
@@ -259,7 +261,7 @@ def trained_state(recipe):
 
 
 def without_checksum(state):
-    """As earlier versions wrote it: zeros in the upper half of the first length."""
+    """As written by earlier versions: zeros in the upper half of the first length."""
     return state[:12] + bytes(4) + state[16:]
 
 

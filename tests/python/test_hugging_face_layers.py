@@ -1,4 +1,4 @@
-"""Models of transformers, of random weights, with their layers replaced by ours."""
+"""Models of transformers with random weights, in which our layers replace theirs."""
 
 import copy
 
@@ -45,7 +45,7 @@ def t5(**changes) -> torch.nn.Module:
 
 
 def logits(model: torch.nn.Module, tokens: torch.Tensor, **arguments) -> torch.Tensor:
-    """An encoder and decoder reads tokens and writes them backward."""
+    """An encoder and decoder reads tokens and writes them in reverse order."""
     if model.config.is_encoder_decoder:
         arguments["decoder_input_ids"] = tokens.flip(1)
     return model(tokens, **arguments).logits
@@ -62,7 +62,7 @@ MODELS = {
 
 
 def randomized(model: torch.nn.Module) -> torch.nn.Module:
-    """Norms and biases too, which begin as ones and zeros: a swap of two would not be seen."""
+    """Also norms and biases, which begin as ones and zeros, with which a swap would not be seen."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -90,7 +90,7 @@ def test_logits_match_transformers(name, padded, tokens):
         found = logits(converted, tokens, attention_mask=mask)
     # Outputs at padding are never read.
     seen = torch.ones_like(mask).bool() if model.config.is_encoder_decoder else mask.bool()
-    # FP32 sums in another order.
+    # FP32 sums may have another order.
     torch.testing.assert_close(found[seen], expected[seen], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(expected[0, 3], expected[0, 4], atol=1e-2)
 
@@ -121,7 +121,8 @@ def test_adamw_steps_match_transformers(name, tokens):
     losses = []
     for each in (te.use_transformer_layers(copy.deepcopy(model)), model):
         each.train()
-        # AdamW's step is as large whatever the gradient: a factor in a weight would show.
+        # AdamW's step does not depend on the size of the gradient, so a wrong factor in a weight
+        # shows.
         optimizer = torch.optim.AdamW(each.parameters(), lr=1e-3)
         losses.append([])
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""The callback that records what a Trainer of Hugging Face's transformers computes."""
+"""The callback that records the values that a Trainer of Hugging Face's transformers computes."""
 
 import types
 

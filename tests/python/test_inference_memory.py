@@ -1,4 +1,4 @@
-"""Where nobody asks for gradients a weight has one quantized copy, not two."""
+"""If no gradients are needed, a weight has one quantized copy, not two."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ RECIPE = MXFP8BlockScaling()
 
 
 def kept_bytes(function) -> float:
-    """What a call has allocated and not freed, by torch's own count."""
+    """The bytes that a call has allocated and not freed, as torch counts them."""
     with torch.profiler.profile(profile_memory=True) as profile:
         function()
     return sum(each.self_cpu_memory_usage for each in profile.key_averages())

@@ -36,8 +36,8 @@ def caches(is_paged=False, **changed):
     return te.InferenceParams(3, LONGEST, **arguments, **pages, **changed)
 
 
-# New tokens of each sequence, iteration by iteration: prompts of two lengths, single tokens, one
-# that ends and another that takes its place in front, then several at once.
+# The new tokens of each sequence in each iteration: prompts of two lengths, single tokens, a
+# sequence that ends and is replaced by another one at its place, then several tokens at once.
 STEPS = [
     OrderedDict(a=5, b=3),
     OrderedDict(a=1, b=1),

@@ -34,7 +34,7 @@ def make_layer() -> te.Linear:
 
 
 def run(config, x, log_dir, recipe=None, steps=2) -> tuple[torch.Tensor, te.Linear, Scalars]:
-    """Output of the last step, the layer, and the scalars that were logged."""
+    """Returns the output of the last step, the layer, and the logged scalars."""
     layer, scalars = make_layer(), Scalars()
     with debug.session(config, log_dir=log_dir, statistics_logger=scalars):
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""reset_parameters: in place, on meta, of subclasses and shards, as the constructor fills."""
+"""reset_parameters: in place, on meta, for subclasses and shards, with the constructor's values."""
 
 import copy
 import pickle
@@ -266,7 +266,7 @@ def test_reset_after_unpickling_warns_of_the_lost_function():
     ):
         layer.reset_parameters()
     assert all((weight.std() - 0.023).abs() < 0.01 for weight in matrices(layer).values())
-    # A copy of it does not have them either.
+    # A copy of an unpickled module does not have the initialization methods either.
     with pytest.warns(UserWarning, match="init_method"):
         copy.deepcopy(layer).reset_parameters()
     plain = pickle.loads(pickle.dumps(te.Linear(16, 16, device="meta")))

@@ -1,5 +1,6 @@
-"""That the scales of 128-blocks are powers of two is known of what their quantizer made, and told
-to the products: no device is asked for the values."""
+"""A quantizer knows whether its 128-block scales are powers of two, and products are told so: no
+value is read from the device for it.
+"""
 
 import copy
 import io
@@ -25,7 +26,7 @@ KNOWN = 6  # where QuantizedStorage.blocks says it
 
 
 def train(layer, recipe) -> list[bool]:
-    """What the products are told: fprop, dgrad, wgrad."""
+    """The flags that the products get: fprop, dgrad, wgrad."""
     x = torch.randn(128, 256, dtype=torch.bfloat16, requires_grad=True)
     with GemmCalls("power_of_2_scales") as calls:
         with te.autocast(recipe=recipe):
@@ -45,7 +46,7 @@ def linear(**options):
         (Float8BlockScaling(use_f32_scales=True), [False] * 3),
         (Float8BlockScaling(fp8_quant_bwd_grad=QParams()), [True, False, False]),
         (Float8BlockScaling(fp8_quant_fwd_weight=QParams()), [False, False, True]),
-        # Whose scales are what they are.
+        # Recipes without 128-blocks need no flag.
         (MXFP8BlockScaling(), [False] * 3),
         (NVFP4BlockScaling(), [False] * 3),
         (Float8CurrentScaling(use_power_2_scales=True), [False] * 3),
@@ -138,7 +139,7 @@ def test_old_pickles_do_not_claim_power_of_2_scales():
     assert not is_known(rebuild((*tensors, blocks[:KNOWN]), *rest))
 
 
-# From the smallest subnormal to the largest number of FP32; what has no logarithm.
+# From FP32's smallest subnormal to its largest number, and values without a logarithm.
 AMAXES = [0.0, 1e-45, 2.0**-149, 2.0**-127, 1e-38, 1e-30, 1e-7, 1.0, 448.0, 3e4, 1e30, 3.4e38]
 AMAXES += [math.inf, math.nan]
 
@@ -148,7 +149,7 @@ AMAXES += [math.inf, math.nan]
 @pytest.mark.parametrize("epsilon", [0.0, 1e-30, 1e-4, 3e38])
 @pytest.mark.parametrize("dim", [1, 2])
 def test_power_of_2_flag_holds_for_every_amax(dtype, format_id, epsilon, dim):
-    """All scales are powers of two that E8M0 has, so that an expanded scale is never NaN."""
+    """All scales are powers of two that E8M0 has, so an expanded scale is never NaN."""
     quantizer = te.Float8BlockQuantizer(format_id, amax_epsilon=epsilon, block_scaling_dim=dim)
     for amax in AMAXES:
         made = quantizer(torch.full((128, 128), amax).to(dtype))

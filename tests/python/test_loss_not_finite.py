@@ -1,4 +1,4 @@
-"""A loss that is not finite, and the configuration for production: who is told what, and when."""
+"""A loss that is not finite, and the configuration for production: who gets which message when."""
 
 import math
 from pathlib import Path

@@ -29,7 +29,7 @@ def give_main_grads(module):
     return weights
 
 
-# An exception from a backward of C++ reaches Python as torch's engine translates it.
+# An exception of a backward in C++ reaches Python as torch's engine translates it.
 IN_THE_BACKWARD = RuntimeError
 
 
@@ -62,7 +62,7 @@ def test_main_grad_under_fp8_is_within_fp8_rounding(stored):
     with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):
         out = layer(x)
     out.backward(g)
-    # E4M3 keeps 4 significant bits, E5M2 3: each product is off by 2^-4 + 2^-3 at most.
+    # E4M3 keeps 4 significant bits, E5M2 3: the error of each product is at most 2^-4 + 2^-3.
     magnitude = g.float().abs().T @ x.float().abs()
     error = (layer.weight.main_grad - exact_wgrad(g, x)).abs()
     assert layer.weight.main_grad.abs().max() > 1
@@ -145,7 +145,7 @@ def test_transformer_layer_accumulates_every_weight_gradient(fuse_qkv):
 
 
 def rounded_sums(buffer, gradients, dtype):
-    """The oracle: each exact gradient is added in FP64 and the sum rounded once."""
+    """The expected sums: each exact gradient is added in FP64, and the sum is rounded once."""
     for gradient in gradients:
         buffer = (buffer.double() + gradient.double()).to(dtype)
     return buffer
@@ -158,7 +158,7 @@ def test_16_bit_main_grad_is_rounded_once_per_micro_batch(dtype, computation):
     layer = fused_linear(computation)
     layer.weight.main_grad = torch.full((OUT, IN), 0.3, dtype=dtype)
     micro_batches = [
-        # Large ones, whose wgrad has more digits than 16 bits hold.
+        # Large values, whose wgrad has more digits than 16 bits hold.
         [torch.randint(-64, 65, (TOKENS, each)).to(computation) for each in (IN, OUT)]
         for _ in range(3)
     ]
@@ -167,7 +167,7 @@ def test_16_bit_main_grad_is_rounded_once_per_micro_batch(dtype, computation):
     start = torch.full((OUT, IN), 0.3, dtype=dtype)
     wgrads = [exact_wgrad(g, x) for x, g in micro_batches]
     assert torch.equal(layer.weight.main_grad, rounded_sums(start, wgrads, dtype))
-    # Not what rounding each gradient before the sum gives.
+    # Rounding each gradient before the sum gives something else.
     assert not torch.equal(
         layer.weight.main_grad, rounded_sums(start, [each.to(dtype) for each in wgrads], dtype)
     )
@@ -223,7 +223,7 @@ def test_part_without_main_grad_fails_before_any_write():
 
 
 def train_mlp(normalization, fuse):
-    """The MLP, its gradients after two micro-batches, and how often each operator ran."""
+    """Returns the MLP, its gradients after two micro-batches, and how often each operator ran."""
     torch.manual_seed(58)
     module = te.LayerNormMLP(
         32,

@@ -1,4 +1,6 @@
-"""fuse_wgrad_accumulation in a debug session: which layers make wgrad apart from main_grad."""
+"""fuse_wgrad_accumulation in a debug session: which layers compute wgrad separately from
+main_grad.
+"""
 
 import contextlib
 import re
@@ -61,7 +63,9 @@ def test_observed_wgrad_keeps_main_grad_bits(freq, tmp_path, capfd):
 
 
 def main_grad_of(name, config, folder):
-    """main_grad after four micro-batches and how often a product was added; None: no session."""
+    """Returns main_grad after four micro-batches, and how often a product was added; None: no
+    session.
+    """
     torch.manual_seed(58)
     layer = fused_linear(name=name)
     layer.weight.main_grad = torch.zeros(OUT, IN)
@@ -158,8 +162,8 @@ def test_unobserved_unnamed_layer_adds_in_one_step(tensor, added, tmp_path):
 
     fused, no_additions = run(watch=False)
     watched, additions = run(watch=True)
-    # Before its first forward in the session the layer has no name, and it is not known whether a
-    # section that watches wgrad selects it.
+    # Before its first forward in the session, a layer has no name, and whether a section that
+    # watches wgrad selects it is unknown.
     assert additions == no_additions + added
     if added == 0:
         assert torch.equal(watched, fused)

@@ -1,4 +1,4 @@
-"""Quantized weights of distributed optimizers: codes in a buffer, master weights in parts."""
+"""Quantized weights with distributed optimizers: codes in a buffer, master weights in parts."""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""telens mcp on incidents of DebugBench: the calls of an agent from a folder to the cause."""
+"""telens mcp on incidents of DebugBench: the calls of an agent that finds the cause from a
+folder.
+"""
 
 import math
 import os
@@ -41,7 +43,9 @@ def agent():
 
 
 def find_cause(agent, incident, folder):
-    """Ask as an agent does. Return the run and its first finding, which must be the right one."""
+    """Makes the calls of an agent. Returns the run and its first finding, which must be the right
+    one.
+    """
     (run,) = [
         each
         for each in agent.ask("list_runs", folder=str(folder))["result"]

@@ -1,4 +1,4 @@
-"""Megatron-Core trains on our layers under Transformer Engine's names, as it is."""
+"""Megatron-Core trains without changes on our layers with Transformer Engine's names."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import telens
 
 CLIENTS = Path(__file__).parent / "clients"
 INSTALLED = Path(__file__).parents[2] / "build" / "clients"
-# Version -> folder. The newer one asks for Python 3.12; what is used of it runs on 3.11 too.
+# Version -> folder. The newer one demands Python 3.12; the parts used here run on 3.11, too.
 VERSIONS = {"0.16.1": INSTALLED, "0.19.2": INSTALLED / "megatron-core-0.19.2"}
 RECIPES = ("fp32", "delayed", "tensorwise", "mxfp8")
 LAYERS = (
@@ -31,7 +31,7 @@ stats:
     LogTensorStats: {enabled: True, tensors: [activation, weight, gradient], stats: [max], freq: 14}
 """
 
-# Names that Megatron-Core asks for with another one at hand, or that would change nothing.
+# Names for which Megatron-Core has an alternative, or that would change nothing.
 MISSING = {
     "transformer_engine.pytorch.cpu_offload_v1",
     "transformer_engine.pytorch.fp8.FP8GlobalStateManager.quantization_state",
@@ -39,7 +39,7 @@ MISSING = {
     "transformer_engine.pytorch.module.layernorm_linear.general_gemm",
     "transformer_engine.pytorch.module.linear.general_gemm",
 }
-# At least so many names of a version resolve.
+# The least number of names of a version that must resolve.
 RESOLVED = {"0.16.1": 106, "0.19.2": 148}
 
 
@@ -66,7 +66,7 @@ def run(folder: Path, version: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, version) -> tuple[dict, object]:
-    """What the trainings of one process printed, and what its session recorded."""
+    """What the trainings in one process printed, and what the session recorded."""
     folder = tmp_path_factory.mktemp("megatron")
     (folder / "debug.yaml").write_text(CONFIG)
     watched = ["-m", "telens.run_as_te", "--config", "debug.yaml", "--log-dir", "logs"]
@@ -76,7 +76,7 @@ def alone(tmp_path_factory, version) -> tuple[dict, object]:
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory, version) -> dict:
-    """What the trainings of two tensor-parallel processes printed."""
+    """What the trainings in two tensor-parallel processes printed."""
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "telens.run_as_te"]
     folder = tmp_path_factory.mktemp("megatron_tp")
     return json.loads(run(folder, version, *launch, str(CLIENTS / "megatron_client.py"), *RECIPES))
@@ -97,7 +97,7 @@ def test_fp8_trainings_follow_fp32_without_equaling_it(alone):
         assert losses[recipe] == pytest.approx(losses["fp32"], rel=0.02)
 
 
-# Under tensorwise scaling each rank's part of a weight has its own scale.
+# With tensorwise scaling each rank's part of a weight has its own scale.
 @pytest.mark.parametrize(
     ("recipe", "tolerance"),
     [("fp32", 1e-5), ("delayed", 2e-3), ("tensorwise", 2e-2), ("mxfp8", 2e-3)],
@@ -123,7 +123,8 @@ def test_names_that_megatron_core_uses_resolve(tmp_path, version):
     script = ["-m", "telens.run_as_te", str(CLIENTS / "names_used.py")]
     report = json.loads(run(tmp_path, version, *script, str(VERSIONS[version] / "megatron")))
     assert set(report["missing"]) <= MISSING
-    # What trains has to work: names that only raise are those of fusible operations and of graphs.
+    # Names that a training needs must work; those that only raise are of fusible operations and of
+    # graphs.
     parts = (".ops.", ".ep.", "cpp_extensions", "FP8GlobalStateManager", "GroupedTensor", "._")
     assert [each for each in report["raises"] if not any(part in each for part in parts)] == []
     assert len(report["resolved"]) >= RESOLVED[version]

@@ -1,4 +1,6 @@
-"""What Megatron-LM calls on several ranks: master weights in parts, gathers, heads of all ranks."""
+"""Functions that Megatron-LM calls on several ranks: master weights in parts, gathers, all
+heads.
+"""
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from telens.pytorch.compat.ranks import (
 )
 
 RECIPES = (None, Float8BlockScaling(), MXFP8BlockScaling())
-# Where the second rank's part begins: inside a row and inside a block.
+# The second rank's part begins here: inside a row and inside a block.
 CUT = 5000
 
 
@@ -30,7 +32,7 @@ def _quantize_parts(rank: int) -> None:
             masters.append(torch.randn(128 * 128))
             parts.append(masters[-1][:CUT] if rank == 0 else masters[-1][CUT:])
             starts.append(rank * CUT)
-        # The last weight's master is on one rank alone.
+        # Only one rank has the last weight's master.
         parts[-1], starts[-1] = (masters[-1], 0) if rank == 0 else (None, None)
         quantize_master_weights(weights, parts, starts, None)
         for weight, master in zip(weights, masters, strict=True):
@@ -42,7 +44,7 @@ def _quantize_parts(rank: int) -> None:
         (CUT - 1, count, f"several ranks have the elements {CUT - 1} to {CUT - 1}"),
         (CUT + 2, count, f"no rank has the elements {CUT} to {CUT + 1}"),
         (CUT, count - 1, f"no rank has the elements {count - 1} to {count - 1}"),
-        # As many elements as the weight has, but not each of them.
+        # As many elements as the weight has, but some twice and some not.
         (CUT - 8, count - 8, f"several ranks have the elements {CUT - 8} to {CUT - 1}"),
     ):
         first, last = (0, CUT) if rank == 0 else (begin, end)

@@ -1,4 +1,4 @@
-"""Arguments of LayerNormMLP: composed activations, recomputation; and split parameters by name."""
+"""Arguments of LayerNormMLP: composed activations, recomputation, and split parameters by name."""
 
 import copy
 import pickle
@@ -89,7 +89,7 @@ def test_unknown_activations_and_parameters_are_named(activation, parameters, me
 
 
 def kept_bytes(layer, x):
-    """What autograd keeps of a forward."""
+    """The bytes that autograd keeps of a forward."""
     seen = []
 
     def pack(tensor):

@@ -1,4 +1,6 @@
-"""Models of other libraries, built from Transformer Engine's layers, train on ours as they are."""
+"""Models of other libraries that are built from Transformer Engine's layers train on ours without
+changes.
+"""
 
 import json
 import os
@@ -15,7 +17,7 @@ pytest.importorskip("transformers")
 pytestmark = pytest.mark.long
 
 CLIENTS = Path(__file__).parent / "clients"
-# Script -> how it hands sequences to te.TransformerLayer.
+# Script -> the format in which it passes sequences to te.TransformerLayer.
 MODELS = {
     "llama_client.py": ("bshd",),
     "gemma_client.py": ("bshd",),
@@ -42,7 +44,7 @@ LOGITS = 5 * (2 * (2 * 6 + 1) * 128) ** 0.5 * 2**-24
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> tuple[Path, dict]:
-    """The JSON that each script printed; the scripts run in one process, which saves imports."""
+    """The JSON that each script printed. All run in one process, which saves imports."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "debug.yaml").write_text(CONFIG)
     command_lines = [

@@ -1,4 +1,4 @@
-"""Children that are hooked, patched or replaced are called by their C++ parents."""
+"""C++ parents call children that are hooked, patched or replaced in Python."""
 
 import gc
 import weakref

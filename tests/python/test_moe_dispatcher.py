@@ -1,4 +1,4 @@
-"""MoEDispatcher: experts on several ranks beside one process that has them all."""
+"""MoEDispatcher: experts on several ranks against one process with all of them."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8Bloc
 from telens.debug import model_state
 
 RANKS, EXPERTS, HIDDEN = 3, 6, 32  # two experts a rank: chunks are no square
-# Tokens of each rank; of the last case no rank has any.
+# The number of tokens on each rank; in the last case no rank has any.
 TOKENS = {
     "uneven": (5, 9, 7), "one rank has none": (6, 0, 3), "nothing": (0, 0, 0),
     "one rank gets none": (5, 9, 7),
@@ -23,7 +23,7 @@ RECIPES = {"delayed": DelayedScaling, "current": Float8CurrentScaling, "mxfp8": 
 
 
 def routing_of(tokens: int) -> torch.Tensor:
-    """Tokens with none to four experts; the second expert gets nothing."""
+    """Tokens that go to zero to four experts; no token goes to the second expert."""
     generator = torch.Generator().manual_seed(tokens)
     routing = torch.rand(tokens, EXPERTS, generator=generator) < 0.4
     routing[:, 1] = False
@@ -31,7 +31,7 @@ def routing_of(tokens: int) -> torch.Tensor:
 
 
 class Whole:
-    """The batch of all ranks, and what is this rank's of it."""
+    """The batch of all ranks, and this rank's part of it."""
 
     def __init__(self, name: str, dtype: torch.dtype, rank: int) -> None:
         tokens = TOKENS[name]
@@ -62,7 +62,7 @@ def experts(first: int, count: int, dtype: torch.dtype) -> te.GroupedLinear:
 
 
 def run(dispatcher, layer, data: Whole, part: slice, travels: bool, padded: bool = False) -> dict:
-    """Forward and backward; what came of them on this rank."""
+    """Runs forward and backward; returns the results on this rank."""
     hidden = data.hidden[part].clone().requires_grad_()
     probs = data.probs[part].clone().requires_grad_()
     routing = data.routing[part]
@@ -89,7 +89,7 @@ def run(dispatcher, layer, data: Whole, part: slice, travels: bool, padded: bool
 
 
 def compare(found: dict, whole: dict, data: Whole, first: int, count: int, case: object) -> None:
-    """Bit for bit: rows are copies, and a sum's parts come in one order."""
+    """Equal bit for bit: rows are copied, and parts of a sum are added in one order."""
     mine = slice(first, first + count)
     assert found["m_splits"] == whole["m_splits"][mine], case
     begin = sum(whole["m_splits"][:first])
@@ -130,7 +130,7 @@ def beside_one_process(rank: int) -> None:
 
 
 def compare_histories(layer: te.GroupedLinear, whole: te.GroupedLinear, case: str) -> None:
-    """Experts in one place on several ranks have the largest amaxes of them all."""
+    """Experts with the same index on different ranks share the largest of their amaxes."""
     for direction, slots in (("scaling_fwd", 3), ("scaling_bwd", 2)):
         found, of_whole = (each.fp8_meta[direction].amax_history for each in (layer, whole))
         by_rank = of_whole.view(len(of_whole), RANKS, EXPERTS // RANKS, slots)
@@ -143,7 +143,7 @@ def test_expert_parallel_ranks_match_a_single_process(device):
     run_ranks(beside_one_process, world_size=RANKS, device=device)
 
 
-# ---- two ranks: how often they speak, second derivatives, refusals
+# ---- two ranks: how often they communicate, second derivatives, refusals
 
 
 def second_derivative(dispatcher, hidden: torch.Tensor, routing: torch.Tensor) -> torch.Tensor:
@@ -207,7 +207,7 @@ def refuse(rank: int) -> None:
 
 
 def refuse_what_ranks_would_send(rank: int) -> None:
-    """Both ranks say so, and none waits for the other; then they go on."""
+    """Both ranks raise an error without waiting for each other, and can continue."""
     dispatcher = te.MoEDispatcher(4, dist.group.WORLD)
     hidden, routing, probs = torch.ones(3, 8), torch.ones(3, 4), torch.ones(3, 4)
     dispatcher.combine(dispatcher.dispatch(hidden, routing, probs)[0])
@@ -219,7 +219,7 @@ def refuse_what_ranks_would_send(rank: int) -> None:
         return dispatcher.dispatch_with_probs(rows, routing, travel)
 
     half = torch.float16
-    # The arguments of each rank, and what is said of them.
+    # The arguments of each rank, and words of the error.
     cases = [
         ({}, {"width": 9}, "the width of hidden: 8 on rank 0, 9 on rank 1"),
         ({"dtype": half}, {}, "the dtype of hidden: Half on rank 0, Float on rank 1"),

@@ -75,7 +75,8 @@ def test_rotary_angles_have_the_references_percent_and_interpolation():
     torch.testing.assert_close(whole[:, 0, 0], by_hand.repeat(1, 2))
     assert torch.equal(te.RotaryPositionEmbedding(16, 0.5)(6), whole)
     assert torch.equal(te.RotaryPositionEmbedding(8)(4, offset=2), whole[2:])
-    # Twice as long as was trained: positions at half of their distance; longer: squeezed to 4.
+    # A sequence twice as long as in training has positions at half of their distance; a longer one
+    # is compressed to 4.
     halved = te.RotaryPositionEmbedding(8, 1.0, 2.0, 4)
     torch.testing.assert_close(halved(8), te.RotaryPositionEmbedding(8)(8) / 2)
     torch.testing.assert_close(halved(12), te.RotaryPositionEmbedding(8)(12) / 3)

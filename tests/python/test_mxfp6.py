@@ -69,7 +69,7 @@ def difficult_values(name):
 
 
 def wide(rows, columns, seed=3):
-    """Magnitudes over thirty powers of two, zeros among them."""
+    """Magnitudes over thirty powers of two, and zeros."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, columns, generator=generator)
     x *= torch.randn(rows, columns, generator=generator).mul(5).exp2()
@@ -249,7 +249,7 @@ def test_layer_multiplies_the_decoded_operands(name, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gemm_outside_of_fp32_is_exact(name):
-    """Scales beyond FP32's range one by one: the product is computed in FP64."""
+    """Each scale alone is beyond FP32's range, so the expected product is computed in FP64."""
     x = torch.full((32, 32), 2.0**126)
     weight = torch.full((32, 32), 2.0**-126)
     layer = te.Linear(32, 32, bias=False, params_dtype=torch.float32, device="cpu")

@@ -1,4 +1,6 @@
-"""Arguments of Transformer Engine that change nothing are taken, and others refused by name."""
+"""Arguments of Transformer Engine that have no effect here are accepted with their neutral value,
+others refused by name.
+"""
 
 import inspect
 
@@ -9,7 +11,7 @@ import telens
 import telens.pytorch as te
 from telens.pytorch.layers.arguments import constructor_arguments, forward_arguments
 
-# Name and default of all arguments of Transformer Engine 2.20's constructors but for the device,
+# Name and default of all arguments of Transformer Engine 2.20's constructors except the device,
 # typed from its sources.
 PEER = {
     "Linear": "in_features out_features sequence_parallel=False fuse_wgrad_accumulation=False "
@@ -75,7 +77,7 @@ PEER = {
     "normalization='LayerNorm' attn_input_format='sbhd' name=None qk_norm_type=None "
     "qk_norm_eps=1e-06 qk_norm_before_rope=False softmax_type='vanilla'",
 }
-# The same of forwards, behind the inputs.
+# The same for forwards, without the inputs.
 PEER_FORWARDS = {
     "Linear": "is_first_microbatch=None fp8_output=False fp8_grad=False",
     "GroupedLinear": "is_first_microbatch=None out=None dgrad_out=None",
@@ -104,7 +106,8 @@ PEER_FORWARDS = {
     "cu_seqlens_kv_padded=None max_seqlen_q=None max_seqlen_kv=None fast_zero_fill=True "
     "pad_between_seqs=None",
 }
-# Values of the constructors' arguments without a default, and inputs of the modules made so.
+# Values for the constructors' arguments without a default, and inputs for the modules made with
+# them.
 SIZES = {
     "normalized_shape": 32, "num_gemms": 2, "num_attention_heads": 2, "kv_channels": 16,
     "ffn_hidden_size": 64,
@@ -162,7 +165,7 @@ WRONG = {
     "tp_size": 0, "tp_group": object(), "pad_between_seqs": "yes", "checkpoint": "yes",
     "save_original_input": "yes", "use_grouped_tensor": "yes", "bf16_backward": "yes",
 }  # fmt: skip
-# Arguments that take any value, each by itself.
+# Arguments for which any value is accepted, each by itself.
 FREE = {
     "seq_length", "micro_batch_size", "ub_name", "layer_number", "name", "cp_global_ranks",
     "cp_stream", "cp_comm_type", "fast_zero_fill", "inference_params",
@@ -274,7 +277,7 @@ def test_two_names_for_an_argument_are_rejected(norm, by_position, arguments, na
         norm(*by_position, **arguments)
 
 
-# The arguments that may be given by position, as many as Transformer Engine has in this order.
+# The arguments that may be passed by position: as many as in Transformer Engine, in its order.
 BY_POSITION = {
     te.Linear: (16, 16, True),
     te.GroupedLinear: (2, 16, 16),

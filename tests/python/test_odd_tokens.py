@@ -1,4 +1,6 @@
-"""FP8 over any number of tokens in a session: no bit changes, zeros are not seen, it is told."""
+"""FP8 with any number of tokens in a session: no bit changes, padding is not recorded, a notice
+is.
+"""
 
 import json
 import subprocess
@@ -29,7 +31,7 @@ TENSORS = ["activation", "gradient", "output", "dgrad", "wgrad", "weight"]
 
 
 def trained(recipe, tokens: int, config=None, log_dir=None, logger=None) -> list[torch.Tensor]:
-    """What two steps of a LayerNormMLP end with."""
+    """Returns the final tensors of two steps of a LayerNormMLP."""
     torch.manual_seed(2)
     layer = te.LayerNormMLP(64, 96, params_dtype=torch.bfloat16, name="mlp")
     x = torch.randn(tokens, 64, dtype=torch.bfloat16).requires_grad_()

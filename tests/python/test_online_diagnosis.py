@@ -22,7 +22,7 @@ NAN_AT = 6
 
 
 def config_of(layers="all", **options) -> dict:
-    """Diagnosis whenever there is something new, and what its rules read."""
+    """Diagnosis after every iteration, with the statistics that its rules read."""
     logs = {
         "LogTensorStats": {
             "enabled": True,
@@ -47,7 +47,9 @@ def config_of(layers="all", **options) -> dict:
 
 
 class Training:
-    """A small training under delayed scaling; its input may hold a NaN, its scale may be wrong."""
+    """A small training with delayed scaling. Its input may have a NaN, and its scale may be
+    wrong.
+    """
 
     def __init__(self):
         torch.manual_seed(1)
@@ -83,7 +85,7 @@ class Training:
 
 
 def diagnosed(build_folder, run) -> list[dict]:
-    """The findings of the command."""
+    """The findings that `telens diagnose` prints."""
     result = subprocess.run(
         [build_folder / "bin/telens", "diagnose", "--format", "json", str(run)],
         capture_output=True,
@@ -171,7 +173,7 @@ def test_ignored_causes_are_not_reported(tmp_path):
 
 @pytest.mark.parametrize(("layer", "reported"), [("layers.0.fc1", True), ("layers.0.fc2", False)])
 def test_layers_of_other_sections_are_not_diagnosed(tmp_path, layer, reported):
-    """The NaN comes up in fc1; a section that selects fc2 alone hears nothing of it."""
+    """The NaN arises in fc1; a section that selects only fc2 must not report it."""
     config = config_of(actions={"others": "ignore", "nonfinite": "tell"})
     config["diagnosis"]["layers"] = {"layer_name_regex_pattern": f"^{layer}$"}
     with debug.session(config, log_dir=tmp_path):
@@ -299,7 +301,7 @@ def test_resumed_run_skips_old_findings(tmp_path, monkeypatch):
         training.step = NAN_AT
         training.run(6)
         assert debug.checkpoint_allowed()
-    # A model that was made anew has no amax history, which is found rightly.
+    # A new model has no amax history, which is reported rightly.
     assert sum("nonfinite" in text for text in events(tmp_path, "finding")) == 1
 
 

@@ -1,4 +1,4 @@
-"""A training that is looked at while it goes on, and that is ended, or whose disk is full."""
+"""Diagnosis of a training that is ended while it runs, or whose disk is full."""
 
 import pathlib
 import resource

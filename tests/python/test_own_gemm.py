@@ -17,7 +17,7 @@ TORCH = {E4M3: torch.float8_e4m3fn, E5M2: torch.float8_e5m2}
 
 
 class Multiplies(te.Float8CurrentScalingQuantizer):
-    """A product in FP64 of what the arguments say, with nothing of ours."""
+    """A product in FP64 that only uses the arguments and no code of ours."""
 
     calls: list
 

@@ -1,4 +1,4 @@
-"""DotProductAttention's qkv_layer and kv_layer: the three tensors in one."""
+"""DotProductAttention's qkv_layer and kv_layer: the tensors as parts of one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Features that alter divided layers: as they alter the whole one, and on all ranks alike."""
+"""Features that alter divided layers alter them like the whole layer, and equally on all ranks."""
 
 import datetime
 import os
@@ -92,7 +92,7 @@ def test_altered_sequence_parallel_layers_are_the_altered_whole_layer(tmp_path):
 
 
 def leave() -> None:
-    """Ends a rank whose group another rank has left, without waiting for that one."""
+    """Ends a rank without waiting for another one, which has already left the group."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -197,7 +197,7 @@ def own_codes(gemm_altered: str, **orientations: bool) -> None:
 
     @Registry.register_feature(namespace="own")
     class OwnCodes(TEConfigAPIMapper):
-        """Makes codes under a scale of this rank's own."""
+        """Makes codes with a scale of this rank only."""
 
         @api_method
         def modify_tensor_enabled(self, config, layer_name, tensor_name, gemm, iteration):
@@ -242,7 +242,7 @@ def test_rejects_feature_codes_without_orientation(tmp_path):
 
 
 def crossed_groups(rank: int) -> None:
-    """Groups of two ranks each, of which tp_group and fp8_group share one rank."""
+    """tp_group and fp8_group have two ranks each, of which they share one."""
     tensor_groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     crossing = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     tp_group, fp8_group = tensor_groups[rank // 2], crossing[rank % 2]
@@ -263,7 +263,7 @@ def test_an_fp8_group_of_other_ranks_than_tp_group_is_refused():
 
 
 def reduced_gradients(rank: int) -> None:
-    """The ranks' gradients have other amaxes: codes under scales of their own would not join."""
+    """The ranks' gradients have different amaxes: codes with separate scales could not be added."""
     part = Part(rank, 2)
     whole, own = te.Linear(IN, OUT, bias=False, device="cpu"), divided("row")
     with torch.no_grad():

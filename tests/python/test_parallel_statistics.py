@@ -1,4 +1,6 @@
-"""What is seen of divided layers: whole tensors, by every rank alike, and no bit is changed."""
+"""Statistics of divided layers are those of whole tensors, equal on every rank, and no bit
+changes.
+"""
 
 import pytest
 import torch
@@ -29,7 +31,7 @@ def name_of(case: tuple) -> str:
 
 
 def whole_tensors(precision: str) -> dict[str, torch.Tensor]:
-    """What one process has, computed by torch."""
+    """The values in one process, computed by torch."""
     x = numbers("FP32", TOKENS, 1, IN, seed=3)
     weight = numbers("FP32", OUT, IN, seed=1)
     gradient = numbers("FP32", TOKENS, 1, OUT, seed=4)

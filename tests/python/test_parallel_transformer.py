@@ -1,4 +1,4 @@
-"""Attention and Transformer layers divided among ranks beside the whole ones."""
+"""Attention and Transformer layers that are divided among ranks against the whole ones."""
 
 import itertools
 
@@ -26,7 +26,7 @@ def own_rows(name: str, whole: torch.Tensor, part: Part, heads: int, groups: int
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Within 64 roundings of FP32 of the largest number: sums are added up in another order."""
+    """Within 64 FP32 roundings of the largest number, because sums have another order."""
     bound = 64 * 2.0**-24 * max(expected.abs().max().item(), 1e-3)
     torch.testing.assert_close(actual, expected, rtol=0, atol=bound, msg=f"{what}: {{}}".format)
 
@@ -69,7 +69,7 @@ def attention(rank, size, precision, sequence, groups, fused) -> None:
 
 
 def own_heads(rank, slopes, norm) -> None:
-    """ALiBi's slopes and the gradients of the norms of heads are those of all heads."""
+    """ALiBi's slopes and the gradients of the heads' norms are for all heads."""
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "qk_norm_type": norm, "device": rank_device()}
     made |= {"attn_mask_type": "causal", "fuse_qkv_params": True}

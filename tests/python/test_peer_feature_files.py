@@ -1,4 +1,4 @@
-"""Files of feature classes as they are written for Transformer Engine, with other import lines.
+"""Files of feature classes as written for Transformer Engine, except for the import lines.
 
 Each file is kept here with the peer's imports; the one rule for import lines is applied to it, and
 it is put into a folder of feature_dirs.
@@ -15,7 +15,7 @@ import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
 
-# The custom feature of the documentation's tutorial: a statistic of one's own, with its schedule.
+# The custom feature of the documentation's tutorial: its own statistic, with a schedule.
 SHARE_ABOVE = '''
 from typing import Dict, Optional
 
@@ -62,7 +62,7 @@ class ShareAbove(TEConfigAPIMapper):
         return iteration % freq == 0, iteration + freq - iteration % freq
 '''
 
-# The documentation's custom precision: a modifying feature that logs under a name of its own.
+# The documentation's custom precision: a modifying feature that logs under its own name.
 TERNARY = """
 from typing import Optional
 
@@ -101,7 +101,7 @@ class Ternary(TEConfigAPIMapper):
         return torch.sign(tensor) * (tensor.abs() > largest / 2) * largest
 """
 
-# As Transformer Engine's own PerTensorScaling: quantizers, messages, a parent's documentation.
+# Like Transformer Engine's PerTensorScaling: quantizers, messages, a parent's documentation.
 OWN_SCALING = '''
 from typing import Optional
 
@@ -163,7 +163,7 @@ class OwnScaling(TEConfigAPIMapper):
         return quantizer(tensor.contiguous())
 '''
 
-# A feature that inherits the base LogTensorStats, as Transformer Engine's own loggers do.
+# A feature that inherits the base LogTensorStats, as Transformer Engine's loggers do.
 OWN_LOGGER = """
 import logging
 
@@ -204,7 +204,7 @@ RULE = [
 
 
 def with_our_imports(text: str) -> str:
-    """The file with the one rule applied to its import lines, and to nothing else."""
+    """Returns the file with the one documented change of its import lines."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         if re.match(r"(from|import) ", line):
@@ -216,7 +216,7 @@ def with_our_imports(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of feature_dirs with all four files."""
+    """A folder for feature_dirs with all four files."""
     folder = tmp_path / "features"
     folder.mkdir()
     files = {"share": SHARE_ABOVE, "ternary": TERNARY, "scaling": OWN_SCALING, "own": OWN_LOGGER}

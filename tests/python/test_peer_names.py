@@ -1,4 +1,4 @@
-"""Every public name of the installed nvdlfw-inspect resolves in telens, and what it does here."""
+"""Every public name of the installed nvdlfw-inspect exists in telens, and what it does there."""
 
 import ast
 import importlib
@@ -27,7 +27,7 @@ from telens.run_as_te.table import MODULES
 
 
 def peer_sources() -> dict[str, pathlib.Path]:
-    """The modules of nvdlfw-inspect by name, without importing them."""
+    """The modules of nvdlfw-inspect by name, found without importing them."""
     files = importlib.metadata.files("nvdlfw-inspect")
     sources = {}
     for file in files:

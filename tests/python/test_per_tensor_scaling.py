@@ -1,4 +1,6 @@
-"""PerTensorScaling in trainings: which tensors it scales anew, and the statistics of what ran."""
+"""PerTensorScaling in trainings: which tensors it rescales, and the statistics of the casts that
+ran.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -45,7 +47,7 @@ def a_layer():
 
 
 def train(layer, region, steps=3):
-    """The outputs and gradients of each step."""
+    """Returns the outputs and gradients of each step."""
     results = []
     for step in range(steps):
         x = growing(step).requires_grad_()
@@ -83,7 +85,7 @@ def test_gemms_that_are_not_chosen_keep_delayed_scaling(tmp_path, gemm):
 
 
 class Operands(TEConfigAPIMapper):
-    """Keeps every tensor with what its first GEMM got, and with the running quantizer."""
+    """Keeps every tensor with what its first GEMM read, and with the running quantizer."""
 
     @api_method
     def inspect_tensor_enabled(self, config, layer_name, tensor_name, iteration):
@@ -123,12 +125,12 @@ WATCHING = {"Operands": {"enabled": True, "tensors": INPUTS}}
 
 
 def tolerance(stat, x):
-    # Under a scale from the amax its own rounding decides whether the amax lies beyond.
+    # With a scale from the amax, the rounding of the scale decides whether the amax overflows.
     return {"rel": 1e-4, "abs": 100 / x.size if stat == "overflows%" else 0}
 
 
 def of_codes(x, codes, scale_inv, dtype, **_):
-    """The contract's statistics, from the codes that ran."""
+    """The statistics as the contract defines them, from the codes that ran."""
     values = codes.view(DTYPES[dtype]).astype(np.float32) * np.float32(scale_inv)
     error = values.astype(np.float64) - x
     lost = np.count_nonzero(x) - np.count_nonzero(values)

@@ -1,4 +1,4 @@
-"""moe_permute and its family against index_select, index_add_ and cat of torch."""
+"""moe_permute and related functions against index_select, index_add_ and cat of torch."""
 
 import warnings
 
@@ -9,7 +9,7 @@ import telens
 import telens.pytorch as te
 from telens.common.recipe import MXFP8BlockScaling
 
-# Tokens that go to no, one and all experts, and an expert without tokens.
+# Tokens for no, one and all experts, and an expert without tokens.
 ROUTING = torch.tensor(
     [[1, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1], [0, 0, 0, 1]], dtype=torch.bool
 )
@@ -32,7 +32,7 @@ def probs_of_rows(probs, routing):
 
 
 def random_bits(*shape, dtype):
-    """Of every kind: NaNs with payloads, infinities, -0, subnormals."""
+    """Values of every kind: NaNs with payloads, infinities, -0, subnormals."""
     integer = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
     limits = torch.iinfo(integer)
     return torch.randint(limits.min, limits.max, shape, dtype=integer).view(dtype)

@@ -1,4 +1,4 @@
-"""telens.debug.plan: what a configuration would do, and how much it records."""
+"""telens.debug.plan: what a configuration would do and how much it would record."""
 
 import subprocess
 import sys
@@ -96,7 +96,7 @@ def test_estimate_matches_the_recorded_run(tmp_path):
     load = plan.load
     assert recorded.max() == load["most_records"]
     assert recorded.idxmax() == load["busiest"]
-    # Iterations 6 to 11 are one period of every second and every third.
+    # Every second and every third iteration: iterations 6 to 11 are one period.
     assert recorded.loc[6:11].sum() / 6 == pytest.approx(load["average_records"])
     assert (load["first"], load["last"], load["not_counted"]) == (1, None, [])
 

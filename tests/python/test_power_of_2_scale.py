@@ -1,4 +1,4 @@
-"""DelayedScaling(power_of_2_scale=True): the scales that are recorded are powers of two."""
+"""DelayedScaling(power_of_2_scale=True): the recorded scales are powers of two."""
 
 import math
 
@@ -35,7 +35,8 @@ def test_power_of_2_scale_matches_the_formula(tmp_path, margin):
         )
         with debug.session(config, log_dir=log_dir):
             for step in range(3):
-                # 0.6 and 1.2 times a power of two: amaxes on both sides of the format's largest.
+                # Factors of 0.6 and 1.2: amaxes above and below the format's largest value times a
+                # power of two.
                 x = (torch.randn(16, 32) * 0.6 * 2**step).requires_grad_()
                 with te.autocast(recipe=recipe):
                     out = layer(x)

@@ -1,4 +1,4 @@
-"""PrecisionLedger: what ran, why it was not what was asked for, and runs that it stops."""
+"""PrecisionLedger: what ran, why it differs from the request, and runs that it stops."""
 
 import json
 import subprocess
@@ -135,7 +135,7 @@ def test_dequantized_backward_has_its_own_reason(tmp_path, layer, x, command):
 
 
 def stored_rows(log_dir) -> list[tuple[int, str, str]]:
-    """(iteration, gemm, kernel) of the states in the run file, read with h5py."""
+    """(iteration, gemm, kernel) of each state in the run file, read with h5py."""
     import h5py
 
     (path,) = log_dir.glob("telens/*/rank00000.h5")
@@ -254,7 +254,9 @@ def with_a_linear_layer_of_torch() -> torch.nn.Module:
 
 
 def layers_in_ledger(tmp_path, name, model, x, command, to_name=None) -> set[str]:
-    """After a session in which this model was trained, and perhaps one named."""
+    """Trains the model in a session, with names given to `to_name`; returns the layers in the
+    ledger.
+    """
     with debug.session(ledger_config(), log_dir=tmp_path / name):
         if to_name is not None:
             debug.infer_and_assign_layer_names(to_name)

@@ -15,7 +15,9 @@ E4M3, E5M2 = te.DType.kFloat8E4M3, te.DType.kFloat8E5M2
 
 
 class Clipped(te.Float8CurrentScalingQuantizer):
-    """Clips a tensor to a multiple of its root mean square, so that outliers take no range."""
+    """Clips a tensor to a multiple of its root mean square, so that outliers do not enlarge its
+    range.
+    """
 
     def __init__(self, dtype, multiple):
         super().__init__(dtype)

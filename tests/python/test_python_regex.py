@@ -30,7 +30,7 @@ NAMES = [
 
 
 def python_answer(pattern: str) -> list[bool] | None:
-    """None where Python refuses the pattern."""
+    """None if Python refuses the pattern."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         try:

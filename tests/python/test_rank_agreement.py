@@ -1,4 +1,4 @@
-"""RankAgreement: weights, scales and amax histories that ranks have to have alike."""
+"""RankAgreement: weights, scales and amax histories that must be equal on all ranks."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def make_model() -> torch.nn.Module:
 
 
 def train(model, rank: int, recipe, group, change=lambda model: None, steps: int = 4) -> None:
-    """Replicas that see other data: data parallelism by hand."""
+    """Replicas with different data: data parallelism by hand."""
     debug.infer_and_assign_layer_names(model)
     generator = torch.Generator().manual_seed(7 + rank)
     for step in range(steps):
@@ -66,7 +66,7 @@ def of_another_scale(model):
 
 
 def of_another_history(model):
-    # Older than the largest one: no scale shows it.
+    # Changes a past amax that is not the largest one, so no scale differs.
     model[0].fp8_meta["scaling_bwd"].amax_history[1, 0] *= 0.5
 
 
@@ -103,7 +103,7 @@ def runs(tmp_path_factory):
 
 
 def differences(run) -> set[tuple]:
-    """(iteration, layer, tensor, statistic, rank) of what differs."""
+    """(iteration, layer, tensor, statistic, rank) of each difference."""
     rows = run.records()
     rows = rows[rows["value"] != 0]
     columns = ["iteration", "layer", "tensor", "statistic", "rank"]
@@ -143,7 +143,7 @@ def test_requested_input_and_weight_scales_are_compared(runs):
     compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
     scales = {each[:2] for each in compared if each[2] == "scale_differs"}
     layers = ["model.0", "model.1.fc1", "model.1.fc2"]
-    # Replicas have other gradients, whose scales are of their own amaxes.
+    # Gradients differ between replicas, and so do their scales, which come from their own amaxes.
     assert scales == {(layer, each) for layer in layers for each in ("activation", "weight")}
     assert ("model.0", "activation", "amax_history_differs") in compared
 
@@ -190,7 +190,7 @@ def test_difference_is_reported_once(runs):
 
 
 def pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """What rank 0 has and what rank 1 has, by name; names that begin with "same" are the same."""
+    """The tensors of ranks 0 and 1 by name. If the name begins with "same", they are equal."""
     large = torch.arange(3 * 4096 + 5, dtype=torch.float32).reshape(-1, 1)
     moved = large.clone()
     moved[[1, 4097]] = large[[4097, 1]]
@@ -233,7 +233,7 @@ def show_pairs(rank: int, folder: str) -> None:
     with debug.session(config_of("RankAgreement", "telens", tensors="weight"), log_dir=folder):
         assert _C.debug.wants_model()
         shown = [("weight", name, name, "weight", each[rank], "") for name, each in pairs().items()]
-        # Other parts of one tensor are no replicas.
+        # Different parts of one tensor are not replicas.
         shown.append(("weight", "part", "part", "weight", torch.full((2,), rank), f"{rank} of 2"))
         if rank == 1:  # another rank's stage of a pipeline
             shown.append(("weight", "own", "own", "weight", torch.ones(2), ""))
@@ -250,7 +250,7 @@ def test_bits_and_places_are_compared_and_no_values(tmp_path):
     assert compared == set(pairs())
 
 
-# ---- tensor parallelism, and ranks with other layers
+# ---- tensor parallelism, and ranks with different layers
 
 
 def divided(rank: int, folder: str) -> None:
@@ -290,7 +290,8 @@ def test_differing_tp_input_is_found(divided_runs, build_folder):
     run = telens.open_run(divided_runs / "inputs")
     rows = run.records(statistic="replica_differs")
     compared = set(rows[["layer", "tensor"]].itertuples(index=False, name=None))
-    # Rows of the output are summed, so both have its gradient; other operands are divided.
+    # Rows of the output are summed over ranks, so both have its gradient; other operands are
+    # divided.
     assert compared == {("column", "activation"), ("row", "gradient")}
     first = rows[rows["value"] != 0].iloc[0]
     assert (first["iteration"], first["layer"], first["rank"]) == (TURN, "column", 1)
@@ -311,14 +312,14 @@ def test_divided_weight_is_not_compared_as_replica(divided_runs):
     run = telens.open_run(divided_runs / "alike")
     rows = run.records()
     compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
-    # Each rank has the column layer's input whole, so its scale is one.
+    # Each rank has the whole input of the column layer, so both scales are equal.
     assert ("column", "activation", "scale_differs") in compared
     assert ("column", "weight", "weight_differs") not in compared
     assert not {layer for layer, _, _ in compared} & {"stage_0", "stage_1"}
     assert {layer for _, layer, *_ in differences(run)} == {"copy"}
 
 
-# ---- ranks that do not come
+# ---- ranks that do not start
 
 
 def one_dies(rank: int, folder: str) -> None:

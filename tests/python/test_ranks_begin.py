@@ -1,4 +1,6 @@
-"""Ranks that begin a session: what they say once for all, and one that does not come."""
+"""Ranks that begin a session: messages that are printed once for all, and a rank that is
+missing.
+"""
 
 import contextlib
 import datetime
@@ -37,7 +39,7 @@ EMPTY_LIST = {"watch": section(start_end_list=[])}  # a warning of the configura
 
 @contextlib.contextmanager
 def stderr_in(path: pathlib.Path):
-    """What C++ and Python write there meanwhile."""
+    """Redirects what C++ and Python write to stderr to a file."""
     kept = os.dup(2)
     with open(path, "ab") as file:
         os.dup2(file.fileno(), 2)
@@ -85,7 +87,7 @@ def test_first_rank_prints_the_common_warnings(begun):
     events = telens.open_run(begun / "alike").table("events")
     assert OF_THE_RUN in log_of(begun / "alike", 1)
     assert set(events[events["text"].str.contains(OF_THE_RUN, regex=False)]["rank"]) == {0, 1, 2}
-    # Another configuration has warnings of its own.
+    # Ranks with another configuration print its warnings.
     shown = [(begun / f"different{rank}").read_text() for rank in range(3)]
     assert [each.count("'start_end_list' is empty") for each in shown] == [0, 1, 0]
     assert [each.count("the ranks have different configurations") for each in shown] == [1, 0, 0]
@@ -98,7 +100,9 @@ WAIT = 2  # seconds
 
 
 def join_again(rank: int, folder: str) -> None:
-    """Ranks that wait for each other's session for so long, and as long as ever in collectives."""
+    """New groups in which ranks wait only briefly for the others' session, but as usual in
+    collectives.
+    """
     dist.destroy_process_group()
     store = dist.FileStore(f"{folder}/store", 3)
     store.set_timeout(datetime.timedelta(seconds=2 * WAIT))
@@ -137,14 +141,14 @@ def some_begin(rank: int, folder: str) -> None:
             begin()
         train(layer, rank)
         assert debug.get_tensor_reduction_group() is None
-        # A group of the program's own has no use either: a rank would wait there.
+        # The program's own group is not used either, because a rank would wait in it.
         debug.set_tensor_reduction_group(dist.group.WORLD)
         if rank == 0:
             layer(torch.ones(16, 32))
             debug.step()
         debug.end_debug()
     dist.barrier()
-    # A rank that refuses ends the wait of the others: here before the core is asked, and in it.
+    # If a rank refuses, the others stop waiting: here for errors found in Python and in the core.
     refused = [{"log_dir": 3}, {"config_file": {"a": {"NoSuchFeature": {"enabled": True}}}}]
     for arguments in refused:
         if rank == 1:
@@ -154,7 +158,7 @@ def some_begin(rank: int, folder: str) -> None:
             with pytest.raises(telens.UsageError, match="rank 1 refused"):
                 begin()
         dist.barrier()
-    # Rank 0 leaves out a session, and is the first to come to the next one.
+    # Rank 0 skips a session, and is the first in the next one.
     with stderr_in(logs / f"skipped{rank}"):
         if rank > 0:
             begin("skipped")
@@ -165,7 +169,7 @@ def some_begin(rank: int, folder: str) -> None:
     begin()
     assert debug.get_tensor_reduction_group() is not None
     train(layer, rank)
-    # A second call is refused where it is made, and the next session is that of all.
+    # A second call is refused on its rank only, and the next session has all ranks.
     if rank == 0:
         with pytest.raises(telens.UsageError, match="a session already"):
             begin()

@@ -1,4 +1,6 @@
-"""The arguments of recipes: Transformer Engine's order, what it has alone, and QParams."""
+"""The arguments of recipes: Transformer Engine's order, options that only TELens has, and
+QParams.
+"""
 
 import dataclasses
 import inspect
@@ -67,7 +69,7 @@ POSITIONAL = {
 
 @dataclasses.dataclass(frozen=True)
 class ForeignParams:
-    """What another library's QParams looks like."""
+    """Looks like another library's QParams."""
 
     power_2_scale: bool = False
     amax_epsilon: float = 0.0
@@ -251,13 +253,13 @@ def test_a_margin_that_leaves_nothing_of_a_tensor_is_refused(margin):
         forward(recipe)
 
 
-# About the smallest value that is not rounded to 0 in E4M3 beside an amax of 1: the scale of 448
-# puts it just above 2^-10.
+# Near the smallest value that E4M3 does not round to 0 if the amax is 1: the scale of 448 puts it
+# just above 2^-10.
 SMALLEST = 2.0**-18.5
 
 
 def cast_with(margin: int) -> tuple[float, float]:
-    """What a cast of 1, the amax, and of SMALLEST leaves of them."""
+    """Returns what a cast leaves of the amax 1 and of SMALLEST."""
     layer, x = te.Linear(16, 16, bias=False, device="cpu"), torch.ones(16, 16)
     x[0, 0] = SMALLEST
     with te.autocast(recipe=DelayedScaling(margin=margin, amax_history_len=1)):

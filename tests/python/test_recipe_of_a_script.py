@@ -1,4 +1,4 @@
-"""The recipe that ``run_as_te --recipe`` gives to every outermost forward."""
+"""The recipe that ``run_as_te --recipe`` applies to every outermost forward."""
 
 import threading
 
@@ -22,7 +22,7 @@ def hooks():
 
 
 class Reporting(torch.nn.Module):
-    """Keeps what its forward sees of FP8."""
+    """Notes the FP8 state that its forward sees."""
 
     def forward(self, wait=lambda: None):
         manager = te.fp8.FP8GlobalStateManager

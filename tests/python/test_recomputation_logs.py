@@ -1,4 +1,4 @@
-"""Activation recomputation logs each tensor once, as a run without it does."""
+"""With activation recomputation each tensor is logged once, as without it."""
 
 import pytest
 import torch
@@ -23,7 +23,9 @@ STEPS, MICRO_BATCHES, ROWS = 2, 2, 16
 
 
 def records_of(log_dir, call, fp8: bool) -> list[tuple]:
-    """Everything that a training logs, in an order that does not depend on when it was seen."""
+    """Everything that a training logs, in an order that does not depend on the order of the
+    calls.
+    """
     torch.manual_seed(1)
     model = torch.nn.Sequential(te.LayerNormMLP(32, 64, name="block"), te.Linear(32, 32, name="fc"))
     config = logging_of(TENSORS, ["numel", "min", "mean", "l2_norm"])

@@ -1,4 +1,6 @@
-"""Checkpoints around an autocast: amax histories, scales and gradients of a run without them."""
+"""Checkpoints around an autocast: amax histories, scales and gradients are those of a run without
+them.
+"""
 
 import pytest
 import torch
@@ -67,7 +69,7 @@ def test_checkpoint_keeps_scales_and_gradients(name, kind, outer, eval_mode):
 
 
 def test_a_layer_without_gradients_in_a_checkpoint_ends_no_region():
-    """The first layer gets no backward: another one ends the region's backward."""
+    """The first layer has no backward, so another one ends the region's backward."""
 
     def train(checkpoints: bool) -> list[torch.Tensor]:
         torch.manual_seed(6)

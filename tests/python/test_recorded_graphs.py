@@ -1,4 +1,5 @@
-"""The captures of ``make_graphed_callables`` on a CPU, with recorded operators for CUDA graphs.
+"""The captures of ``make_graphed_callables`` on a CPU, with recorded operators instead of CUDA
+graphs.
 
 Order, buffers, FP8 states and errors; what a GPU does is test_cuda_graphed_callables.
 """

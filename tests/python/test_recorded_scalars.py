@@ -1,4 +1,4 @@
-"""Numbers of a training that go into the run: by debug.step, and by a watched optimizer."""
+"""Scalars of a training in the run: from debug.step, and from a watched optimizer."""
 
 import math
 import warnings

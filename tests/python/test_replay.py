@@ -55,7 +55,7 @@ def test_error_parts_match_an_independent_computation(dumped, recipe, gemm):
     } | {name: parts[name] for name in ("output cast", "accumulation")}
     scale = np.abs(a) @ np.abs(b).T + np.abs(bias) + 1e-300
     for name, matrix in expected.items():
-        # FP64 sums in another order; a rounding at a tie may fall the other way for it.
+        # FP64 sums in another order; near a tie this may change a rounding.
         differs = np.abs(got[name] - matrix) > 1e-12 * scale
         assert differs.mean() < 1e-3, (name, np.abs(got[name] - matrix).max())
     if recipe == "none":
@@ -159,7 +159,7 @@ def made_gemm(a, b, result=None, **keys):
 
 
 def test_parts_add_up_within_their_bound_whatever_the_magnitudes():
-    """An element whose parts do not makes splits() an AssertionError."""
+    """splits() raises AssertionError if the parts of an element do not add up."""
     random = np.random.default_rng(3)
     dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -233,7 +233,8 @@ def test_chunked_rows_match_the_whole(dumped, recipe):
 def test_rounding_to_16_bits_is_one_rounding(dtype):
     one = torch.ones((), dtype=torch.float64)
     step = torch.finfo(dtype).eps
-    # Just above and below a tie, nearer than FP32 can tell: two roundings would see the tie.
+    # Just above and below a tie, nearer than FP32 can represent: a rounding to FP32 first would
+    # give the tie.
     ties = one + torch.tensor([step / 2 + sign * 2.0**-40 for sign in (-1, 0, 1)], dtype=one.dtype)
     assert gemm_error.round_once(ties, dtype).tolist() == [1.0, 1.0, 1.0 + step]
     assert gemm_error.round_once(-ties, dtype).tolist() == [-1.0, -1.0, -1.0 - step]
@@ -258,7 +259,9 @@ def test_every_code_is_decoded_as_ml_dtypes_does(format):
 
 
 def test_a_value_that_is_not_finite_leaves_the_others_their_cast(tmp_path):
-    """Its amax gives no scale: a cast by 1 would clip what the recorded scale does not."""
+    """A non-finite amax gives no scale: a cast with 1 would clip values that the recorded scale
+    does not.
+    """
     torch.manual_seed(1)
     layer = te.Linear(32, 32, params_dtype=torch.bfloat16, name="fc")
     keys = {"enabled": True, "tensors": ALL, "operands": True, "start_step": 1, "end_step": 1}

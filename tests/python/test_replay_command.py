@@ -1,4 +1,4 @@
-"""telens replay as a program: its table and JSON, what it refuses, damaged dumps."""
+"""telens replay as a program: its table and JSON, arguments that it refuses, damaged dumps."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_table_and_json_include_another_cast(dumped, replay):
     assert gemm["recorded"]["casts"] == ["E4M3", "E4M3"]
     assert gemm["other_cast"]["casts"] == ["E5M2", "E5M2"]
     total = {key: gemm[key]["parts"][-1]["relative_error"] for key in ("recorded", "other_cast")}
-    # One bit of mantissa less doubles the error.
+    # One bit less of mantissa doubles the error.
     assert 1.6 < total["other_cast"] / total["recorded"] < 2.4
     assert "no hardware multiplies E5M2 by E5M2" in gemm["other_cast"]["notes"]
     a, b, *_ = read_with_h5py(path)
@@ -104,7 +104,7 @@ def test_table_and_json_include_another_cast(dumped, replay):
 
 
 def cast_to_mxfp8(values, dtype, largest):
-    """By 32 along a row, with the power of two above amax / largest."""
+    """In blocks of 32 along a row, with the smallest power of two above amax / largest."""
     blocks = values.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1, keepdims=True)
     scales = 2.0 ** np.ceil(np.log2(amax / largest))

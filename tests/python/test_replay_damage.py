@@ -1,4 +1,6 @@
-"""Dumps that are damaged or that no session wrote: telens.replay refuses them in one line."""
+"""Dumps that are damaged or were not written by a session: telens.replay refuses them in one
+line.
+"""
 
 import h5py
 import numpy as np
@@ -20,7 +22,7 @@ def dumped(tmp_path_factory):
 
 
 def mutations(file):
-    """Named changes of an open dump, each of which no GEMM can have written."""
+    """Changes of an open dump, by name. No GEMM can have written any of the results."""
 
     def replace(path, values, **attributes):
         kept = dict(file[path].attrs) | attributes

@@ -1,4 +1,4 @@
-"""Random states by name, and who draws from them."""
+"""Random states by name, and which operations draw from them."""
 
 import copy
 import subprocess
@@ -241,7 +241,7 @@ print(hashlib.sha256(weight.detach().cpu().numpy().tobytes()).hexdigest())
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_seed_set_before_cuda_init_affects_the_first_weights(ops):
-    """Processes that have only set the seed draw equal weights."""
+    """Processes that only set the seed draw the same weights."""
     command = [sys.executable, "-c", FIRST_WEIGHTS]
     first, second = (subprocess.check_output(command, timeout=300) for _ in range(2))
     assert len(first.strip()) == 64

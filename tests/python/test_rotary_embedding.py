@@ -1,4 +1,6 @@
-"""Rotary embeddings: pairs of neighbors, packed sequences, starts; against complex products."""
+"""Rotary embeddings with neighboring pairs, packed sequences and start positions, against complex
+products.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""apply_rotary_pos_emb on ranks that share each sequence: their part of the whole's result."""
+"""apply_rotary_pos_emb on ranks that divide each sequence gives their part of the whole result."""
 
 import pytest
 import torch

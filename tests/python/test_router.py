@@ -1,4 +1,4 @@
-"""Functions of a MoE router, compared with formulas written anew and with autograd."""
+"""Functions of a MoE router against independent formulas and autograd."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def score_row(row: torch.Tensor, function: str) -> torch.Tensor:
 
 
 def route_row(row, topk, pre_softmax, groups, group_topk, function, bias):
-    """Chosen experts and their probabilities of one token, by sorting."""
+    """Returns the chosen experts of one token and their probabilities, by sorting."""
     late = function == "softmax" and not pre_softmax
     scores = row if late else score_row(row, function)
     ranked = scores.detach() if bias is None else scores.detach() + bias

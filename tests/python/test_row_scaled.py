@@ -1,4 +1,4 @@
-"""NVFP4 with a scale for each row in the tensor's place, against NumPy and ml_dtypes."""
+"""NVFP4 with a scale for each row instead of one for the tensor, against NumPy and ml_dtypes."""
 
 import h5py
 import numpy as np
@@ -22,7 +22,7 @@ UNIT = 2.0**-24
 
 
 def matrix(shape, dtype=torch.float32):
-    """Rows of magnitudes far apart, among them NaN, Inf, zeros of both signs, subnormals."""
+    """Rows of very different magnitude, with NaN, Inf, zeros of both signs and subnormals."""
     generator = torch.Generator().manual_seed(sum(shape))
     x = torch.randn(shape, generator=generator)
     x *= torch.linspace(-12, 12, shape[0]).exp2().view(-1, 1)
@@ -40,7 +40,7 @@ def by_rows(**arguments):
 
 
 def one_orientation(quantizer, x, columnwise):
-    """Values as they lie in the orientation, scales of blocks and of lines."""
+    """Returns values in the orientation of the copy, and the scales of blocks and of lines."""
     quantizer.set_usage(rowwise=not columnwise, columnwise=columnwise)
     quantized = quantizer(x)
     storage = quantized._storage
@@ -132,8 +132,9 @@ def test_options_excluding_row_scales_are_named():
 
 
 def close(product, a, b, bias=None):
-    """The product of quantized operands [M, K] and [N, K], summed in FP32: each term is rounded
-    once, each partial sum once, and the scales and the bias come behind."""
+    """Compares a product of quantized operands [M, K] and [N, K] with FP64. FP32 rounds each term
+    and each partial sum once, then the scales and the bias are applied.
+    """
     a, b = a.double(), b.double()
     exact, size = a @ b.T, a.abs() @ b.abs().T
     if bias is not None:
@@ -167,7 +168,7 @@ def test_products_are_independent_of_row_scales(tokens, name):
 
 
 def test_small_row_next_to_large_row_keeps_values():
-    """Under one scale of the tensor it becomes zeros."""
+    """With one scale for the tensor, the small row would become zeros."""
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
     x[1:] *= 2.0**-60
     error = (by_rows()(x).dequantize() - x).abs().amax(1) / x.abs().amax(1)
@@ -212,7 +213,7 @@ def test_both_operands_may_have_scales_of_rows():
 
 
 def test_weights_and_gradients_keep_one_scale_a_tensor(tmp_path):
-    """Replay finds each operand of a dump under the scales of its own amaxes."""
+    """Replay casts each operand of a dump with the scales of its own amaxes."""
     config = config_of("DumpTensors", tensors=["activation", "weight", "output"], operands=True)
     layer = te.Linear(64, 32, params_dtype=torch.bfloat16, name="fc")
     with debug.session(config, log_dir=tmp_path):

@@ -1,4 +1,4 @@
-"""``python -m telens.run_as_te``: scripts of Transformer Engine as they are."""
+"""``python -m telens.run_as_te``: runs scripts of Transformer Engine without changes."""
 
 import importlib.metadata
 import json
@@ -22,7 +22,7 @@ stats:
     LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}
 """
 
-# A script that steps an optimizer, and nothing in it knows of us.
+# A script that steps an optimizer and does not know TELens.
 TRAINING = """\
 import torch
 import transformer_engine.pytorch as te
@@ -34,7 +34,7 @@ def train(model=model, optimizer=optimizer):
     optimizer.step()
 """
 
-# The same of torch's own modules.
+# The same with torch's own modules.
 PLAIN = """\
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
@@ -48,7 +48,7 @@ moved = bool((weight != before).any())
 print([type(m).__module__ for m in model], model[0].weight is weight, moved)
 """
 
-# What scripts for a GPU do with it; prints the devices of what it makes.
+# Calls that scripts for a GPU make; prints the devices of the results.
 CUDA = """\
 import io, torch
 import transformer_engine.pytorch as te
@@ -86,7 +86,7 @@ with torch.device("cuda"):
 print(*devices)
 """
 
-# torch has the bias third, Transformer Engine's code sequence_parallel.
+# torch has bias as the third argument, Transformer Engine's code has sequence_parallel.
 POSITIONS = """\
 import torch
 import transformer_engine.pytorch as te
@@ -194,7 +194,7 @@ def watched(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """What each script printed and how it ended, by name; run in one process."""
+    """What each script printed and how it ended, by name; all run in one process."""
     folder = tmp_path_factory.mktemp("scripts")
     (folder / "debug.yaml").write_text(CONFIG)
     for name, text in SCRIPTS.items():
@@ -254,7 +254,7 @@ def test_names_of_transformer_engine_are_ours(ran):
     ]
     assert found["has"] == [True, False]
     assert found["by path"] == "E4M3"
-    # An installed nvdlfw_inspect was not loaded.
+    # No installed nvdlfw_inspect was imported.
     assert found["paths"]
     ours = Path(telens.__file__).parent
     assert all(ours in Path(each).parents for each in found["paths"])
@@ -295,7 +295,7 @@ def test_whoever_asks_finds_the_packages_installed(ran):
         assert found["modules"][name] == [str(file), [str(file.parent)], version, str(file)]
     assert found["source"] == str(ours)
     assert found["distributions"] == ["transformer_engine"]
-    # In this process, without the hook, it is the installed one.
+    # In this process, without the hook, the installed version is found.
     assert importlib.metadata.version("nvdlfw_inspect") == "0.2.2"
 
 
@@ -326,7 +326,8 @@ def test_first_optimizer_ends_iterations(ran):
 
 
 def test_a_script_that_steps_itself_is_the_only_one_that_does(ran):
-    # Its first optimizer step cannot know that the script will step: it ends iteration 0 alone.
+    # When the optimizer steps first, it is unknown that the script will call step() itself, so
+    # iteration 0 is ended once more.
     assert sorted(set(recorded(ran, "steps_itself.py")["iteration"])) == [0, 1, 2, 3]
 
 
@@ -431,7 +432,9 @@ def run_client(
 
 
 def check_training(printed: dict, rows) -> None:
-    """It learned under a recipe with a history of 4, and the session saw each of its 6 steps."""
+    """The training learned with a recipe whose history is 4, and the session recorded each of its 6
+    steps.
+    """
     assert sum(printed["losses"][-2:]) < sum(printed["losses"][:2])
     assert printed["history"] == [4, 3]
     assert printed["scale"][0] != 1

@@ -1,4 +1,4 @@
-"""What a run says of how it ended: cleanly, or by which exception."""
+"""How a run says that it ended: cleanly, or by which exception."""
 
 import gc
 import itertools
@@ -105,7 +105,7 @@ def test_a_run_names_the_exception_that_ended_it(tmp_path, name):
 
 
 class Handled(Exception):
-    """Can be referred to weakly, as none of Python's own can."""
+    """Supports weak references, which Python's own exceptions do not."""
 
 
 def test_exception_handled_at_start_is_ignored(tmp_path):

@@ -1,4 +1,4 @@
-"""What telens.open_run and its tables answer to names, ranges and folders."""
+"""Answers of telens.open_run and its tables for names, ranges and folders."""
 
 import warnings
 

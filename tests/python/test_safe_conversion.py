@@ -1,4 +1,4 @@
-"""What te.convert leaves so that the model runs in FP8, and telens.summary."""
+"""The layers that te.convert keeps so that the model runs in FP8, and telens.summary."""
 
 import re
 
@@ -50,7 +50,7 @@ def test_convert_leaves_the_last_linear_inside_of_a_head_module():
 
 
 class Decoder(torch.nn.Module):
-    """Heads in all places where models register them."""
+    """A model with heads in all places where models have them."""
 
     def __init__(self, words: int = 160) -> None:
         super().__init__()
@@ -62,7 +62,9 @@ class Decoder(torch.nn.Module):
 
 
 class Attention(torch.nn.Module):
-    """A block whose projections have names of heads, and one as many outputs as there are words."""
+    """A block whose projections are named like heads, one of them with as many outputs as there are
+    words.
+    """
 
     def __init__(self, words: int) -> None:
         super().__init__()

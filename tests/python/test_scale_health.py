@@ -35,7 +35,7 @@ def watching(tensors=("activation", "weight", "gradient"), **keys) -> dict:
 
 
 def recorded(log_dir) -> dict[str, dict[tuple[int, str], float]]:
-    """By statistic, then by iteration and tensor."""
+    """The values by statistic, then by iteration and tensor."""
     values: dict = {}
     for row in telens.open_run(log_dir).records().itertuples():
         values.setdefault(row.statistic, {})[row.iteration, row.tensor] = row.value
@@ -43,7 +43,7 @@ def recorded(log_dir) -> dict[str, dict[tuple[int, str], float]]:
 
 
 class History:
-    """Delayed scaling of one tensor: what the contract says of scales, in NumPy."""
+    """Delayed scaling of one tensor in NumPy, as the contract defines its statistics."""
 
     def __init__(self, tensor, length, margin):
         self.dtype = FORMATS.get(tensor, ml_dtypes.float8_e4m3fn)
@@ -73,7 +73,7 @@ class History:
 
 
 def inputs(rows, columns, seed=0):
-    """Tensors that grow and shrink; of zeros, with NaN and with Inf."""
+    """Tensors that grow and shrink, of zeros, with NaN and with Inf."""
     generator = np.random.default_rng(seed)
     for factor in (1.0, 30.0, 2000.0, 0.001, 0.0, 5.0, np.nan, 1.0, 0.5, np.inf, 100.0, 100.0):
         x = generator.standard_normal((rows, columns)).astype(np.float32)
@@ -124,7 +124,7 @@ def test_every_statistic_matches_numpy(tmp_path, make, margin, length):
                 statistic,
                 at,
             )
-    # The inputs do what they are to show: clipping, a jump, tensors of zeros, NaN and Inf.
+    # The inputs have what the test is about: clipping, a jump, tensors of zeros, NaN and Inf.
     assert max(values["stale_saturated%"].values()) > 50
     assert max(map(abs, values["scale_jump"].values())) > 4
     assert len(values["scale_headroom"]) == len(expected) - 2
@@ -150,7 +150,7 @@ def test_worst_micro_batch_counts(tmp_path):
 
 
 def outgrow_on_rank_1(rank: int, folder: str) -> None:
-    """Its history is not updated in iteration 1 either."""
+    """In iteration 1 rank 1 does not update its history either."""
     layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
     recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
     with debug.session(watching(["activation"]), log_dir=folder):
@@ -189,7 +189,8 @@ def test_a_history_that_nobody_updates_counts_up(tmp_path):
                 layer(x)
             debug.step()
         train(layer, x, steps=4, fp8=True)
-    # Iterations 4 to 9 update nothing; 4 sees the update at the end of 3, 10 none, 12 that of 11.
+    # Iterations 4 to 9 do not update the history. 4 sees the update at the end of 3, 10 sees none,
+    # 12 sees that of 11.
     ages = {iteration: age for (iteration, _), age in recorded(tmp_path)["scale_age"].items()}
     assert ages == {0: 0, 2: 0, 4: 0, 6: 2, 8: 4, 10: 6, 12: 0}
 
@@ -256,7 +257,7 @@ def test_the_command_shows_the_course_of_a_scale(tmp_path, build_folder):
         "activation",
     )
     assert rows["scale_headroom"]["min"] == pytest.approx(-2, abs=1e-6)
-    # Not 6, of the first iteration, whose scale is 1: that is warm-up.
+    # Not 6, as in the first iteration, whose scale is 1: that is warm-up.
     assert rows["scale_headroom"]["max"] == pytest.approx(0, abs=1e-6)
     assert (rows["scale_headroom"]["records"], rows["scale_headroom"]["warm-up"]) == (3, 1)
     assert rows["scale_age"]["max"] == 0
@@ -282,7 +283,7 @@ def test_a_trigger_may_keep_it_and_fire_at_it(tmp_path):
         for amax in (1.0, 1.0, 2.0, 1.0, 1.0):
             train(layer, torch.full((16, 16), amax), fp8=True, recipe=recipe)
     values = recorded(tmp_path)
-    # Iteration 2 outgrows the scale that 1 made.
+    # The amax of iteration 2 is beyond the scale made in iteration 1.
     assert values["scale_headroom"][2, "activation"] == pytest.approx(-1)
     assert {iteration for iteration, _ in values["scale_jump"]} == {1, 2}
 

@@ -1,4 +1,6 @@
-"""When delayed scaling computes scales (`interval`), and what a user's functions may return."""
+"""When delayed scaling computes scales (`interval`), and the values that a user's function may
+return.
+"""
 
 import numpy as np
 import pytest

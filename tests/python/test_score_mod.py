@@ -33,7 +33,7 @@ def unchanged(graph, gradient, tensors):
 
 
 class Softcap:
-    """Its backward reads what its forward of the same block has left."""
+    """Its backward reads an attribute that its forward for the same block has set."""
 
     def forward(self, graph, score, tensors):
         self.inner = graph.div(a=score, b=tensors["cap"])
@@ -45,7 +45,9 @@ class Softcap:
 
 
 def by_torch(graph, score, tensors):
-    """Operators of torch, a bias of each head and key, and the indices of samples and heads."""
+    """Uses operators of torch, a bias for each head and key, and the indices of samples and
+    heads.
+    """
     return (
         score * 0.5 + tensors["bias"] + 0.1 * graph.gen_index(score, 0) * graph.gen_index(score, 1)
     )

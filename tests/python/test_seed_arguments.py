@@ -1,4 +1,4 @@
-"""Names and defaults of arguments as Transformer Engine's documentation has them, typed from it."""
+"""Names and defaults of arguments, typed from Transformer Engine's documentation."""
 
 import inspect
 
@@ -10,7 +10,7 @@ import telens
 import telens.pytorch as te
 
 REQUIRED = inspect.Parameter.empty
-# Transformer Engine's default is "cuda"; ours is where the registered kernels are.
+# Transformer Engine's default is "cuda"; ours is a device for which kernels are registered.
 DEVICE = None
 
 LINEAR = {
@@ -32,7 +32,8 @@ LINEAR = {
 
 MODULES = {
     "Linear": LINEAR | {"symmetric_ar_type": None},
-    # The documentation heads it with in_features and out_features alone; num_gemms comes first.
+    # The documentation's signature has only in_features and out_features; num_gemms comes before
+    # them.
     "GroupedLinear": {"num_gemms": REQUIRED} | LINEAR,
     "LayerNorm": {
         "normalized_shape": REQUIRED,
@@ -100,7 +101,7 @@ MODULES = {
         "drop_path_rate": 0.0,
     },
 }
-# How many arguments come first and in this order, so that they may be given by position.
+# The number of arguments that come first, in this order, so that they may be passed by position.
 BY_POSITION = {
     "Linear": 3,
     "GroupedLinear": 3,
@@ -200,7 +201,7 @@ def test_a_forward_has_the_documented_arguments_and_defaults(name):
     arguments = FORWARDS[name] | FORWARD_VALUES
     arguments = {each: arguments[each] for each in FORWARDS[name]}
     required = [each for each in arguments if FORWARDS[name][each] is REQUIRED]
-    # Each by position, then all by name.
+    # Once by position, then all by name.
     out = layer(*arguments.values())
     assert torch.equal(layer(**arguments), out)
     assert torch.equal(layer(*(arguments[each] for each in required)), out)

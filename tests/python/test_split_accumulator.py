@@ -1,4 +1,5 @@
-"""How accurately a GPU adds products of FP8 is what the recipe of the forward says, GEMM by GEMM.
+"""The accuracy with which a GPU adds products of FP8 is that of the recipe of the forward, for each
+GEMM.
 
 Seen at the operators' own arguments, so that it is tested without a GPU."""
 
@@ -20,7 +21,7 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
 )
 
-# Transformer Engine's defaults, of fprop, dgrad and wgrad.
+# Transformer Engine's defaults for fprop, dgrad and wgrad.
 FAST_FPROP = [False, True, True]
 ALL_SPLIT = [True, True, True]
 
@@ -35,7 +36,7 @@ def linear(**options):
 
 
 def train(module, recipe, forward=None) -> list[bool]:
-    """Of a forward under the recipe and a backward outside of any."""
+    """For a forward with the recipe and a backward without an autocast."""
     x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
     with gemm_calls() as calls:
         with te.autocast(recipe=recipe):

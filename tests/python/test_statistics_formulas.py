@@ -1,4 +1,4 @@
-"""Statistics that users of other tools have, against their formulas in torch and NumPy."""
+"""Statistics that other tools have as well, against their formulas in torch and NumPy."""
 
 import math
 
@@ -20,7 +20,7 @@ def share_of_zeros(x: torch.Tensor) -> float:
 
 
 def kurtosis(x: torch.Tensor) -> float:
-    """As scipy.stats.kurtosis(x, fisher=False), with NaN of equal elements."""
+    """scipy.stats.kurtosis(x, fisher=False), but NaN if all elements are equal."""
     distance = x.double() - x.double().mean()
     return (distance.pow(4).mean() / distance.square().mean().square()).item()
 
@@ -29,7 +29,7 @@ FORMULAS = {"rms": rms, "zeros%": share_of_zeros, "kurtosis": kurtosis}
 
 
 def logged(tmp_path, *batches: torch.Tensor) -> dict[str, float]:
-    """The statistics of a layer's input, of all micro-batches of one iteration."""
+    """The statistics of a layer's input, over all micro-batches of one iteration."""
     scalars = Scalars()
     config = logging_of(["activation"], list(FORMULAS))
     layer = te.Linear(16, 16, name="fc", params_dtype=batches[0].dtype)
@@ -84,8 +84,9 @@ def test_empty_tensor_has_missing_values(tmp_path):
 
 @pytest.mark.parametrize("mean", [0, 100, 1e4, 1e6])
 def test_kurtosis_is_accurate_with_a_large_mean(tmp_path, mean):
-    """A sum of x^4 has no digit of it left at a mean of 1e6: the deviations are 2^-20 of that, and
-    their fourth powers 2^-80."""
+    """At a mean of 1e6 a sum of x^4 would have no digit of the result: the deviations are 2^-20 of
+    the mean, and their fourth powers 2^-80.
+    """
     torch.manual_seed(5)
     parts = [torch.randn(64, 16).pow(3) + mean for _ in range(3)]
     values = logged(tmp_path, *parts)

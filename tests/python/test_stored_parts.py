@@ -1,4 +1,6 @@
-"""Weights in named parts (parameters_split) that fp8_model_init stores, each with own scales."""
+"""Weights in named parts (parameters_split) that fp8_model_init stores, each with its own
+scales.
+"""
 
 import pytest
 import torch
@@ -29,7 +31,7 @@ def make(kind=te.Linear, recipe=None, **options) -> torch.nn.Module:
 
 
 def part_of(layer: te.Linear, name: str) -> te.Linear:
-    """A layer of one part alone."""
+    """A layer that has only one of the parts."""
     with te.fp8_model_init():
         alone = te.Linear(128, PARTS[name])
     alone.weight = torch.nn.Parameter(getattr(layer, f"{name}_weight").detach())
@@ -42,7 +44,7 @@ def make_input() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(64, 128).requires_grad_(), torch.randn(64, 384)
 
 
-# Scales of gradients that are those of a part alone.
+# Recipes with which the scales of gradients do not depend on the other parts.
 RECIPES = [None, DelayedScaling, MXFP8BlockScaling, Float8BlockScaling]
 
 

@@ -1,4 +1,4 @@
-"""Weights that fp8_model_init makes: which they are, how they are quantized, what is logged."""
+"""Weights that fp8_model_init makes: which ones, how they are quantized, and what is logged."""
 
 import copy
 import math
@@ -89,7 +89,7 @@ def test_a_copy_on_another_device_has_the_codes(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_converted_layer_computes_with_its_weights_codes(recipe):
-    """An update of the weight behind the conversion changes the output."""
+    """An update of the weight after the conversion changes the output."""
     layer = stored_linear(recipe)
     weight, values = layer.weight, layer.weight.dequantize()
     layer.float()
@@ -114,7 +114,7 @@ def test_a_parameter_takes_over_the_codes_that_its_data_is_set_to(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_data_that_a_stored_weight_cannot_have_is_an_error(recipe):
-    """It leaves the weight as it was."""
+    """After the error the weight is as before."""
     layer, small = stored_linear(recipe), torch.zeros(3, 5)
     with te.fp8_model_init(recipe=recipe()):
         shorter = te.Linear(64, 16, bias=False, params_dtype=torch.bfloat16).weight

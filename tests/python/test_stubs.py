@@ -1,4 +1,4 @@
-"""The committed type stub of the modules is what the core says."""
+"""The committed type stub of the modules equals the one that the core generates."""
 
 import ast
 from pathlib import Path

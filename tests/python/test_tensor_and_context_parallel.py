@@ -1,4 +1,4 @@
-"""Layers of which four ranks divide both the heads (by two) and the sequences (by two)."""
+"""Layers on four ranks that divide both the heads (by two) and the sequences (by two)."""
 
 import itertools
 

@@ -1,4 +1,6 @@
-"""Linear layers divided among ranks (tensor and sequence parallelism) beside the whole layer."""
+"""Linear layers that are divided among ranks (tensor and sequence parallelism) against the whole
+layer.
+"""
 
 import copy
 import itertools
@@ -18,7 +20,7 @@ IN, OUT, BATCH = 64, 64, 4
 
 
 def trained(layer, precision, group, x, gradient):
-    """Two steps of a layer, of which delayed scaling has scales in the second one."""
+    """Two steps of a layer; delayed scaling has scales from amaxes only in the second one."""
     for _ in range(2):
         x = x.detach().requires_grad_()
         layer.zero_grad()
@@ -29,7 +31,9 @@ def trained(layer, precision, group, x, gradient):
 
 
 def one_linear(rank, size, precision, mode, sequence, bias, tokens):
-    """Forward, dgrad, wgrad and the bias's gradient of a shard against those of the whole layer."""
+    """Compares forward, dgrad, wgrad and the bias's gradient of a shard with those of the whole
+    layer.
+    """
     case = (precision, mode, sequence, bias, tokens)
     dtype, _ = PRECISIONS[precision]
     part = Part(rank, size)
@@ -67,7 +71,7 @@ def one_linear(rank, size, precision, mode, sequence, bias, tokens):
 
 
 def one_sequence(rank, size, precision, mode, tokens):
-    """With sequence parallelism against without, both divided."""
+    """Compares divided layers with and without sequence parallelism."""
     case = (precision, mode, tokens)
     dtype, _ = PRECISIONS[precision]
     part = Part(rank, size)
@@ -94,7 +98,7 @@ def one_sequence(rank, size, precision, mode, tokens):
 
 
 def all_linears(rank: int, size: int, precisions: list[str]) -> None:
-    # 64 tokens a rank and 4 in a batch are whole blocks of 128 rows; 6 are no whole block of any.
+    # 64 tokens on each rank with a batch of 4 are whole blocks of 128 rows; 6 tokens are not.
     for precision, mode, sequence, bias, tokens in itertools.product(
         precisions, ["column", "row"], [False, True], [False, True], [128, 12]
     ):
@@ -139,7 +143,7 @@ def codes_are_sent(rank: int) -> None:
 
 
 def joined_scales(rank: int) -> None:
-    """Current scaling has one scale of the whole sequence, that of the largest value anywhere."""
+    """Current scaling has one scale for the whole sequence, from the largest value on any rank."""
     layer = te.Linear(
         IN, OUT, parallel_mode="column", tp_group=dist.group.WORLD, sequence_parallel=True,
         device="cpu",
@@ -195,7 +199,7 @@ def refusals(rank: int) -> None:
 
 
 def requesting(tensor_type: str) -> CustomRecipe:
-    """Delayed scaling of one tensor of a layer; the others have a scale of their own amax."""
+    """Delayed scaling for one tensor of a layer; the others have scales of their own amaxes."""
 
     def make(role):
         if role.tensor_type == tensor_type:
@@ -275,8 +279,9 @@ def random_states(rank: int) -> None:
 
 
 def symmetric_sums(rank: int) -> None:
-    """On CPUs a sum in symmetric memory is the all-reduce, as torch does it; what GPUs do instead
-    is in test_cuda_ranks.py."""
+    """On CPUs, torch computes a sum in symmetric memory as an all-reduce; what GPUs do instead is
+    in test_cuda_ranks.py.
+    """
     common = {"tp_group": dist.group.WORLD, "device": "cpu"}
     whole_numbers = torch.arange(6 * 16).view(6, 16) % (5 + rank) - 2.0  # their sums are exact
     for how in ("multimem_all_reduce", "two_shot", "one_shot"):

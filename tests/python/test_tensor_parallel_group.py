@@ -1,4 +1,6 @@
-"""tp_group and tp_size reach the calls of debug features, also of layers that are not divided."""
+"""tp_group and tp_size are passed to the calls of debug features, also for layers that are not
+divided.
+"""
 
 import copy
 import pickle
@@ -17,7 +19,7 @@ from telens.debug.registry import Registry, api_method
 
 
 class Groups(TEConfigAPIMapper):
-    """Notes what group each call came with."""
+    """Notes the group of each call."""
 
     seen = []  # noqa: RUF012
 

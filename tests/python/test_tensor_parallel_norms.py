@@ -1,4 +1,4 @@
-"""LayerNormLinear and LayerNormMLP divided among ranks beside the whole layers."""
+"""LayerNormLinear and LayerNormMLP that are divided among ranks against the whole layers."""
 
 import itertools
 
@@ -11,12 +11,12 @@ from parallel_helpers import Part, normal, numbers, region, sum_over_ranks
 import telens.pytorch as te
 
 HIDDEN, FFN, TOKENS, BATCH = 32, 128, 64, 2
-# Under per-tensor scaling each rank has scales of its own for weights and for fc2's input.
+# With per-tensor scaling each rank has its own scales for weights and for fc2's input.
 PRECISIONS = ["FP32", "MXFP8"]
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Within 32 roundings of FP32 of the largest number: sums are added up in another order."""
+    """Within 32 FP32 roundings of the largest number, because sums have another order."""
     bound = 32 * 2.0**-24 * expected.abs().max().item()
     torch.testing.assert_close(actual, expected, rtol=0, atol=bound, msg=f"{what}: {{}}".format)
 
@@ -27,7 +27,7 @@ def gradients(outputs, seeds: list[torch.Tensor]) -> None:
 
 
 def compare(case, whole, own, dims: dict[str, int | None], part: Part, sequence: bool) -> None:
-    """The gradients of the parameters; those of rows are added up."""
+    """The gradients of the parameters; those of rows are summed over the ranks."""
     for name, parameter in own.named_parameters():
         grad = parameter.grad
         if getattr(parameter, "sequence_parallel", False):
@@ -62,12 +62,12 @@ def norm_linear(rank, size, precision, norm, sequence, returned) -> None:
     own_x = part.of(x, rows).clone().requires_grad_()
     x.requires_grad_()
     seeds = [numbers("FP32", TOKENS, BATCH, FFN, seed=5)]
-    # A split weight's parts are divided one by one: this rank's features lie in two places.
+    # The parts of a split weight are divided separately, so this rank's features are at two places.
     features = torch.cat([part.of(each, -1) for each in seeds[0].chunk(2, -1)], -1)
     own_seeds = [features]
     if returned != "output alone":
         seeds.append(numbers("FP32", TOKENS, BATCH, HIDDEN, seed=6))
-        # A gathered result adds up the gradients of all ranks.
+        # The gradient of a gathered result is the sum over all ranks.
         shared = seeds[1] / size if gathered and sequence else part.of(seeds[1], rows)
         own_seeds.append(shared)
     for layer, inp, gradient in ((whole, x, seeds), (own, own_x, own_seeds)):

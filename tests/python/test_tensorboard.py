@@ -1,4 +1,4 @@
-"""What a TensorBoard writer gets from a session: names, values and steps."""
+"""The values that a TensorBoard writer gets from a session: names, values and steps."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def train(writer, log_dir, **options):
 
 
 def recorded(run):
-    """The records of the statistics that were asked for, under the names that loggers get."""
+    """The records of the requested statistics, under the names that loggers get."""
     return {
         (f"{row.layer}_{row.tensor}_{row.statistic}", row.iteration): row.value
         for row in run.records().itertuples()

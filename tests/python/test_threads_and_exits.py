@@ -1,4 +1,4 @@
-"""Sessions among threads, and what the interpreter's end leaves of them."""
+"""Sessions with threads, and what of them remains when the interpreter ends."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from telens.debug import TEConfigAPIMapper, api_method
 
 
 def run(program: str, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess:
-    """Runs a program of its own, which has to end with that code."""
+    """Runs a program in a new process, which must end with this exit code."""
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *arguments],
         capture_output=True,
@@ -66,7 +66,7 @@ def test_daemon_threads_keep_the_exit_code(tmp_path, attempt):
 
 
 class Looks(TEConfigAPIMapper):
-    """Does with every tensor what its `look` says."""
+    """Calls its `look` with every tensor."""
 
     look = staticmethod(lambda tensor: None)
 

@@ -281,7 +281,7 @@ def test_checkpoint_consumes_te_keywords():
 
 @pytest.mark.parametrize("region", [te.fp8_autocast, te.autocast])
 def test_graph_region_end_keeps_forward_scales(region):
-    """Amaxes are collected all the same, and the next region's end takes them."""
+    """Amaxes are collected nevertheless, and the end of the next region uses them."""
     layer, x = te.Linear(32, 32), 100 * torch.ones(16, 32)
 
     def scales():

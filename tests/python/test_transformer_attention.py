@@ -15,7 +15,8 @@ def test_a_path_is_dropped_for_whole_positions_and_only_in_training():
     whole = layer.eval()(x)
     assert torch.equal(whole, layer(x))
     dropped = layer.train()(x)
-    # A position of which both branches were dropped is the input's, for all samples: a quarter.
+    # A position whose branches were both dropped equals the input, for all samples: in a quarter of
+    # the cases.
     kept = (dropped == x).all(-1)
     assert torch.equal(kept[:, 0], kept[:, 1])
     assert 0.15 < kept[:, 0].float().mean() < 0.35

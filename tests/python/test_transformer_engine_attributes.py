@@ -1,4 +1,6 @@
-"""What feature classes and tests of Transformer Engine read of tensors and quantizers."""
+"""Attributes of tensors and quantizers that feature classes and tests of Transformer Engine
+read.
+"""
 
 import pytest
 import torch

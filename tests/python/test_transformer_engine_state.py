@@ -1,4 +1,4 @@
-"""Transformer Engine's ``_extra_state``: read without executing it, carried over, written."""
+"""Transformer Engine's ``_extra_state`` is read without executing it, converted, and written."""
 
 import base64
 import enum
@@ -19,14 +19,14 @@ import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Format, MXFP8BlockScaling
 
-# Dictionaries with the recipes of Transformer Engine's own common/recipe (commit d0067d0 and tag
-# v2.0), pickled as its get_extra_state does; that of 1.13 is a file of torch.save.
+# Dictionaries with recipes of Transformer Engine's own common/recipe (commit d0067d0 and tag v2.0),
+# pickled as in its get_extra_state; that of 1.13 is a file of torch.save.
 FILE = Path(__file__).parent / "data" / "transformer_engine_states.json"
 STATES = {name: base64.b64decode(text) for name, text in json.loads(FILE.read_text()).items()}
 
 
 def expected(gemms: int) -> dict[str, torch.Tensor]:
-    """What those files hold: counted, so that every place is told from every other."""
+    """The content of those files: consecutive numbers, so that every place has another value."""
     return {
         "scale_fwd": torch.arange(1.0, 3 * gemms + 1) * 2,
         "amax_history_fwd": torch.arange(1.0, 12 * gemms + 1).view(4, -1) / 8,
@@ -139,7 +139,7 @@ def test_warns_about_values_that_cannot_be_restored():
 
 
 class Calls:
-    """Pickles as the call of a function."""
+    """Pickled as the call of a function."""
 
     def __init__(self, function, *args) -> None:
         self.call = function, args
@@ -204,7 +204,7 @@ class _FormatHelper(NamedTuple):
 
 
 class TheirFormat(enum.Enum):
-    """Transformer Engine's Format, by its values."""
+    """Transformer Engine's Format, with its values."""
 
     E4M3 = _FormatHelper(448, 448)
     HYBRID = _FormatHelper(448, 57344)
@@ -212,7 +212,7 @@ class TheirFormat(enum.Enum):
 
 @dataclass
 class TheirDelayedScaling:
-    """Transformer Engine's DelayedScaling, by its fields."""
+    """Transformer Engine's DelayedScaling, with its fields."""
 
     margin: int = 0
     fp8_format: TheirFormat = TheirFormat.HYBRID
@@ -223,7 +223,7 @@ class TheirDelayedScaling:
 
 @pytest.fixture
 def their_recipes(monkeypatch):
-    """A module where the pickle's names are found, so that pickle itself can read it."""
+    """A module in which the pickle's names are found, so that pickle itself can read it."""
     module = types.ModuleType("transformer_engine.common.recipe")
     module.DelayedScaling, module.Format = TheirDelayedScaling, TheirFormat
     module._FormatHelper = _FormatHelper

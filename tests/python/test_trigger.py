@@ -1,4 +1,4 @@
-"""Trigger: sections that start, kept statistics and runs that stop when a number says so."""
+"""Trigger: sections that it starts, statistics that it keeps, and runs that it stops."""
 
 import json
 import math
@@ -46,7 +46,9 @@ RING = logging("ring", ["l2_norm"], kept_by="alarm")
 
 
 def losses(inputs, recipe=None) -> tuple[list[float], list[torch.Tensor]]:
-    """Trains a small model, an iteration an input; the losses, and what came of the weights."""
+    """Trains a small model, one iteration for each input; returns the losses and the final
+    weights.
+    """
     torch.manual_seed(1)
     layer = te.Linear(32, 32, params_dtype=torch.bfloat16, name="layers.0.fc1")
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
@@ -71,7 +73,7 @@ def inputs(count: int, spike_at: int | None = None, value: float = 30.0) -> list
 
 
 def recorded(log_dir, statistic: str, tensor: str = "output") -> list[int]:
-    """The iterations of which the run has the statistic."""
+    """The iterations for which the run has the statistic."""
     rows = telens.open_run(log_dir).records()
     return sorted(rows[(rows["statistic"] == statistic) & (rows["tensor"] == tensor)]["iteration"])
 
@@ -119,7 +121,7 @@ def test_nan_stops_the_run_with_its_history(tmp_path):
 
 
 def operand_samples(log_dir, iteration: int) -> pd.DataFrame:
-    """What docs/run_file.md shows: the samples of a firing, with h5py and pandas alone."""
+    """Reads the samples of a firing as docs/run_file.md shows, with h5py and pandas only."""
     [path] = log_dir.glob(f"tensor_dumps/rank_0/iter_{iteration:06d}/*_operands.h5")
     with h5py.File(path) as file:
         assert file.attrs["schema"].decode() == "telens operand samples"
@@ -258,7 +260,7 @@ def test_firing_on_one_rank_starts_sections_everywhere(tmp_path, with_ring):
     run_ranks(spike_on_rank_1, str(tmp_path), with_ring)
     run = telens.open_run(tmp_path)
     events = run.events[run.events["kind"] == "trigger"]
-    # Seen in 7; it travels in the header of the next step.
+    # The condition held in 7; the header of the next step tells the other rank.
     assert list(events["iteration"]) == [8, 8]
     by_rank = dict(zip(events["rank"], events["text"], strict=True))
     assert "it held on rank 1" in by_rank[0]
@@ -269,7 +271,7 @@ def test_firing_on_one_rank_starts_sections_everywhere(tmp_path, with_ring):
 
 def stop_on_rank_1(rank: int, folder: str) -> None:
     debug.initialize(trigger(when="nonfinite of output > 0", stop=True), log_dir=folder)
-    # Ranks that log different layers: only the second one's output is not finite.
+    # Ranks that log different layers; only the output on the second rank is not finite.
     torch.manual_seed(1)
     layer = te.Linear(32, 32, name=f"rank{rank}.fc1")
     for step in range(3):

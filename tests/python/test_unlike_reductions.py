@@ -1,4 +1,4 @@
-"""Ranks of an amax group whose reductions do not fit: a warning says why before they hang."""
+"""Ranks of an amax group whose reductions differ: a warning says why before they hang."""
 
 import datetime
 import time
@@ -10,7 +10,7 @@ from distributed_workers import run_ranks, written_to_stderr
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, MXFP8BlockScaling
 
-# Half of it is the time until a warning.
+# The warning comes after half of it.
 LIMIT = datetime.timedelta(seconds=4)
 REDUCES = "under fp8_delayed_scaling with 3 amaxes to reduce"
 
@@ -29,7 +29,7 @@ def newest_amax(layers: torch.nn.Sequential) -> float:
 
 
 def one_rank_reduces_nothing(rank: int) -> None:
-    """The other is told why it waits, and goes on if that rank comes in the end."""
+    """The other rank prints why it waits, and continues when the late rank comes."""
     group = dist.new_group([0, 1], timeout=LIMIT)
     layers = make_layers()
     if rank == 1:
@@ -48,7 +48,9 @@ def one_rank_reduces_nothing(rank: int) -> None:
 
 
 def a_rank_is_behind(rank: int) -> None:
-    """What it has said last is what this rank said before: no sign that they differ."""
+    """The late rank's last message is one that this rank has sent before, so it may only be
+    late.
+    """
     group = dist.new_group([0, 1], timeout=LIMIT)
     few, many = make_layers(), make_layers(2)
     run(few, DelayedScaling(), group)
@@ -59,7 +61,7 @@ def a_rank_is_behind(rank: int) -> None:
 
 
 def a_rank_is_late(rank: int) -> None:
-    """It may be, and one that has run without the group, or in evaluation, too."""
+    """A rank may be late without a warning, also after runs without the group or in evaluation."""
     group = dist.new_group([0, 1], timeout=LIMIT)
     layers = make_layers()
     if rank == 1:
@@ -72,7 +74,9 @@ def a_rank_is_late(rank: int) -> None:
 
 
 def a_rank_has_a_region_more(rank: int) -> None:
-    """Under a recipe that reduces nothing, before the others come to it."""
+    """A rank runs one more region, with a recipe that reduces nothing, before the others come to
+    it.
+    """
     group = dist.new_group([0, 1], timeout=LIMIT)
     layers = make_layers()
     if rank == 1:

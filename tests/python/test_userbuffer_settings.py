@@ -1,4 +1,4 @@
-"""initialize_ub: settings by GEMM, their defaults, and what is refused."""
+"""initialize_ub: settings for each GEMM, their defaults, and which are refused."""
 
 import warnings
 
@@ -60,7 +60,7 @@ def other_settings() -> None:
     }  # fmt: skip
     found = settings_of({"fc1_dgrad": hints})["fc1_dgrad"]
     assert found == {**ALIKE, **hints, "method": "bulk", "atomic_gemm": False, "fp8_buf": True}
-    # Several precisions: one mapping for all, or one each.
+    # Several precisions: one mapping for all, or one for each.
     both = [Mode.NONE, Mode.FP8]
     for given, splits in (
         ({"proj_fprop": {"num_splits": 2}}, (2, 2)),
@@ -166,7 +166,7 @@ def refusals() -> None:
 
 @pytest.fixture
 def one_rank():
-    """A group of this process alone, which sends nothing."""
+    """A group with this process only, which sends nothing."""
     dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

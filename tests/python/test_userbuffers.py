@@ -1,4 +1,4 @@
-"""Layers whose communication overlaps with their GEMMs beside the same layers without."""
+"""Layers whose communication overlaps with their GEMMs against the same layers without overlap."""
 
 import datetime
 import itertools
@@ -29,9 +29,10 @@ from telens.pytorch import UserBufferQuantizationMode as Mode
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    """Within 64 roundings of FP32 of the largest number, as a product of fewer rows may add its
-    terms in another order, and one of the dtype for each addition of a sum over ranks, which a ring
-    adds up in another order too."""
+    """Within 64 FP32 roundings of the largest number, because a product of fewer rows may add its
+    terms in another order, and one rounding of the dtype for each addition over ranks, which a ring
+    adds in another order, too.
+    """
     assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
     additions = 2 * (dist.get_world_size() - 1)
     bound = 64 * 2.0**-24 + additions * torch.finfo(actual.dtype).eps / 2
@@ -60,8 +61,8 @@ def one_overlap(rank: int, size: int, name: str, precision: str, tokens: int, ex
 
 
 def all_overlaps(rank: int, size: int, precisions: list[str]) -> None:
-    # 64 tokens a rank and 4 in a batch are whole blocks of 128 rows; 12 in all are no whole block
-    # of any, so that values are gathered.
+    # 64 tokens on each rank with a batch of 4 are whole blocks of 128 rows. 12 tokens in all are
+    # not, so values are gathered instead of codes.
     for name, precision in itertools.product(OVERLAPS, precisions):
         for tokens in (128, 12):
             one_overlap(rank, size, name, precision, tokens, exact=True)
@@ -72,7 +73,7 @@ def test_overlapped_layers_are_the_plain_ones_on_2_ranks():
     run_ranks(all_overlaps, 2, list(PRECISIONS))
 
 
-# ---- what is sent, and in how many products
+# ---- what is sent, and in how many parts a product runs
 
 
 def counted(call) -> Counts:
@@ -82,7 +83,7 @@ def counted(call) -> Counts:
 
 
 def sent_and_cut(rank: int, size: int) -> None:
-    """A forward of a column layer by a ring, of a row layer by both methods."""
+    """The forward of a column layer with a ring, and of a row layer with both methods."""
     tokens = 16 * size
     element, rows = 4, tokens * BATCH
     ring_of_gather = linear("column", "FP32")
@@ -107,7 +108,7 @@ def sent_and_cut(rank: int, size: int) -> None:
 
 
 def codes_go_round(rank: int, size: int) -> None:
-    """One byte an element, and the scales of blocks beside them."""
+    """One byte for each element, and the scales of blocks."""
     with userbuffers(size):
         for precision, bytes_of_32 in (("current", 32), ("MXFP8", 33)):
             layer = linear("column", precision, ub_name="fc1", ub_overlap_ag=True)
@@ -133,7 +134,7 @@ def empty_inputs(rank: int, size: int) -> None:
 
 
 def special_values(rank: int, size: int) -> None:
-    """A NaN or Inf of one rank is where it is without overlap."""
+    """A NaN or Inf of one rank arrives at the same place as without overlap."""
     specials = [float("nan"), float("inf"), -float("inf"), 1e-40, 3.0]
     with userbuffers(size, {"fc2_fprop": {"method": "ring_exchange"}}):
         for mode, name, switch in (
@@ -275,7 +276,7 @@ def refusals_of_layers(rank: int, size: int) -> None:
 
 
 def a_rank_that_stays_away(rank: int) -> None:
-    """The group's own timeout ends the wait for it."""
+    """The timeout of the group ends the wait for it."""
     in_ring = {"fc2_fprop": {"method": "ring_exchange"}}
     for settings, late in ((None, 0), (None, 1), (in_ring, 1)):
         group = dist.new_group(timeout=datetime.timedelta(seconds=1))

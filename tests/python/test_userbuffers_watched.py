@@ -1,4 +1,4 @@
-"""Overlaps under a debug session: a watched GEMM runs in one part, and no rank waits in vain."""
+"""Overlaps in a debug session: a watched GEMM runs in one part, and no rank waits in vain."""
 
 import pathlib
 
@@ -32,7 +32,7 @@ def one_step(layer, precision, x, gradient) -> tuple[dict, Counts]:
 
 
 def layers_of(rank: int, folder: pathlib.Path):
-    """Each overlap, one of codes too, with its name."""
+    """Yields each overlap, and one with codes, with its name."""
     cases = [(name, "FP32") for name in OVERLAPS] + [("ring gather", "current")]
     for name, precision in cases:
         mode, switches, settings = OVERLAPS[name]
@@ -52,7 +52,8 @@ def watch(rank: int, folder: str) -> None:
         with debug.session(LEDGER, log_dir=log_dir):
             watched, counts = one_step(layer, precision, x, gradient)
             debug.step()
-        # The second rank watches nothing: the first one sends what that waits for.
+        # The second rank watches nothing; the first one nevertheless sends what the second waits
+        # for.
         with debug.session(LEDGER if rank == 0 else NOTHING, log_dir=log_dir / "one"):
             on_one, _ = one_step(layer, precision, x, gradient)
             debug.step()
@@ -72,8 +73,8 @@ def overlap_rows(run) -> dict[str, str]:
     return dict(zip(rows["gemm"], rows["detail"], strict=True))
 
 
-# Rows, or bytes of them, of a rank: 64 tokens of 4 with 64 features in FP32; those of both are
-# twice as many.
+# Bytes of a rank's rows, or elements: 64 tokens with a batch of 4 and 64 features in FP32; those of
+# both ranks are twice as many.
 OWN, WHOLE = 64 * 4 * 64, 2 * 64 * 4 * 64
 EXPECTED = {
     "ring_gather.FP32": {

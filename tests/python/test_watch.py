@@ -1,4 +1,4 @@
-"""telens watch: a run of this process, on a terminal and as text."""
+"""telens watch: a live view of a run of this process, on a terminal and as text."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ PATIENCE = 60  # seconds, on a busy machine
 
 
 class Terminal:
-    """A command on a terminal of its own, and all that it has written there."""
+    """Runs a command on its own terminal and keeps all of its output."""
 
     def __init__(self, command, rows=30, columns=100):
         self.master, slave = pty.openpty()
@@ -57,7 +57,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def frames(self):
-        """What was drawn so far: lists of lines without colors."""
+        """The frames so far, as lists of lines without colors."""
         drawn = self.text.partition(USUAL)[0].split("\x1b[H")[1:]
         plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in drawn if "\x1b[J" in each]
         return [each.split("\r\n") for each in plain]
@@ -92,7 +92,7 @@ def terminals():
 
 
 class Training:
-    """Iterations of a layer in a session; from `plant` on its input has a NaN."""
+    """Runs iterations of a layer in a session; from `plant` on its input has a NaN."""
 
     def __init__(self, log_dir):
         config = logging_of(["activation", "weight", "gradient"], ["cur_amax", "std"])
@@ -145,7 +145,8 @@ def test_the_screen_follows_the_run_and_a_finding_appears(training, terminals, w
 
 
 def is_later_and_fits(terminal, before, rows, columns):
-    """Of a frame behind the first `before` ones: no line is lost or cut in a terminal of this size.
+    """A condition for a frame after the first `before` ones: no line is lost or cut in a terminal
+    of this size.
 
     The table of the worst tensors may be wider.
     """
@@ -166,7 +167,7 @@ def test_a_terminal_that_changes_its_size_gets_a_frame_that_fits(training, termi
     for rows, columns in ((12, 40), (5, 24), (40, 140)):
         before = len(terminal.frames())
         terminal.resize(rows, columns)
-        # One of the old size may still come, when the rest of a step is on disk.
+        # A frame of the old size may still be printed when the rest of a step is written.
         frame = terminal.wait_for(is_later_and_fits(terminal, before, rows, columns))
         assert frame[0].startswith("iteration 41")
 

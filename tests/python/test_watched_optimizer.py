@@ -1,4 +1,4 @@
-"""Numbers of the optimizer that telens.watch records, against their definitions."""
+"""The optimizer statistics that telens.watch records, against their definitions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The package without telens-core: what works, and what the rest reports.
+"""The package without telens-core: what works, and the errors of what does not.
 
 Programs run with the built observer or, if it is not built, with the core's own functions reduced
 to the names in _observer.pyi.

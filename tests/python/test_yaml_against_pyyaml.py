@@ -1,4 +1,4 @@
-"""YAML as PyYAML's safe_load reads it, which is how the peer reads its configs."""
+"""YAML is read as by PyYAML's safe_load, with which nvdlfw-inspect reads its configs."""
 
 import random
 
@@ -10,7 +10,7 @@ PIECES = [*"0123456789__++--..ee:EbxoF", "0x", "0b", "e+", "E-", "true", "on", "
 
 
 def same(ours, theirs) -> bool:
-    """Equal, and of one type: 1, 1.0 and True are different values of a config."""
+    """Equal and of the same type: 1, 1.0 and True are different values in a config."""
     if isinstance(theirs, dict):
         keys = isinstance(ours, dict) and list(ours) == [str(key) for key in theirs]
         return keys and all(map(same, ours.values(), theirs.values()))

@@ -24,7 +24,7 @@ inline void expect_plain_hdf5_opens(const std::string& path) {
   if (file >= 0) H5Fclose(file);
 }
 
-// Reads a copy: HDF5 does not repair a file that the same process has open.
+// Reads a copy, because HDF5 does not repair a file that the same process has open.
 inline Segment only_segment(const std::string& path) {
   const RunReader run(path);
   EXPECT_THAT(run.segments(), ::testing::SizeIs(1));

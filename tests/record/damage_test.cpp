@@ -307,7 +307,7 @@ TEST(Damage, repair_keeps_the_count_of_dropped_rows) {
   writer->flush();
   const std::string path = folder.str() + "/rank00000.h5";
   std::filesystem::copy_file(writer->path(), path);
-  // Like a file from a machine with another clock.
+  // As if another machine, with a different clock, had written it.
   std::filesystem::last_write_time(
       path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   EXPECT_EQ(RunReader(path).segments().front().dropped, 990U);

@@ -24,7 +24,7 @@ namespace {
 std::atomic<bool> inodes_change = false;
 std::atomic<std::time_t> seconds_older =
     0;  // all files seem to have been written this much earlier
-std::atomic<ino_t> next_inode = ino_t{1} << 40;  // no file of the test has it
+std::atomic<ino_t> next_inode = ino_t{1} << 40;  // no file of the test has this number
 
 std::function<void(int)> before_opening;  // called with the number of earlier openings by HDF5
 int openings = 0;
@@ -81,7 +81,7 @@ void add_dataset(const std::string& path) {
   ASSERT_GE(static_cast<hid_t>(dataset), 0);
 }
 
-// Before the reader's opening number `opening`, counted from 0.
+// Runs before the reader's opening number `opening`, counted from 0.
 void replace_before(int opening, const std::string& path, const std::string& other) {
   openings = 0;
   before_opening = [=](int opened_before) {
@@ -161,7 +161,7 @@ TEST(CheckedFile, is_checked_once_if_unchanged) {
   EXPECT_EQ(count_openings(copy), checked) << "another file";
 }
 
-// With its old size and modification time, like a malicious program.
+// With its old size and modification time, as a malicious program could do.
 TEST(CheckedFile, is_checked_again_after_a_hidden_change) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);

@@ -308,7 +308,7 @@ TEST(RunWriter, runs_without_id_have_separate_folders) {
   EXPECT_NE(first->run_id(), second->run_id());
 }
 
-// Like Hydra between the start of a program and its training.
+// As Hydra does between the start of a program and its training.
 TEST(RunWriter, chdir_does_not_split_a_run) {
   const TemporaryFolder folder;
   const auto before = std::filesystem::current_path();

@@ -1,4 +1,6 @@
-"""Runs of the C++ sample: a model small enough for seconds, its losses as bits."""
+"""Runs of the C++ sample with a model that trains within seconds; its losses are compared as
+bits.
+"""
 
 import os
 import struct
@@ -23,7 +25,7 @@ def train(
     command += ["--loss-file", str(losses), "--log-dir", str(folder / name)]
     result = subprocess.run(
         [*command, *arguments],
-        # A second thread only waits in a model this small.
+        # More threads would only wait in a model this small.
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -38,7 +40,7 @@ def number(bits: str) -> float:
     return struct.unpack(">f", bytes.fromhex(bits))[0]
 
 
-# Every observing feature on all tensors of all layers.
+# Enables every observing feature for all tensors of all layers.
 EVERYTHING = """
 everything:
   enabled: True

@@ -1,4 +1,4 @@
-"""Short trainings of the Python samples that train transformers."""
+"""Short trainings of the Python samples that train Transformer models."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Each of the ready configs runs in the sample, and leaves what docs/ready_configs.md shows."""
+"""Each ready config runs in the sample, and its run has what docs/ready_configs.md shows."""
 
 import csv
 import re
@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "ready_configs.md").read_text()
 
 
 class Example(NamedTuple):
-    """What `telens COMMAND` says of a run with a config, after how many steps."""
+    """The output of `telens COMMAND` for a run with a config, and the number of steps."""
 
     command: str
     says: str
@@ -37,7 +37,7 @@ EXAMPLES = {
     "gemm_error": Example("stats --stat gemm_cosine", "wgrad"),
     "is_it_really_fp8": Example("ledger", "weight E4M3, tensor scaling"),
     "log_all_statistics": Example("stats --stat scale_inv_max", "gradient"),
-    # A learning rate with which the loss spikes.
+    # A learning rate at which the loss spikes.
     "loss_diverges": Example("info", "loss spikes > 1.5x", 30, ("--learning-rate", "0.5")),
     "nan_hunt": Example("stats --stat posinf", "dgrad"),
     "production": Example("stats --stat overflows%", "gradient", 8),
@@ -48,7 +48,9 @@ EXAMPLES = {
 
 
 def said(command: str, run: Path, refuses: bool = False) -> str:
-    """What the command prints, or the text log of messages; `refuses`: it may have nothing to."""
+    """Returns what the command prints, or the text log of messages; `refuses`: it may have nothing
+    to print.
+    """
     if command == "messages":
         return (run / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log").read_text()
     result = subprocess.run([COMMAND, *command.split(), run], capture_output=True, text=True)
@@ -93,7 +95,7 @@ def test_current_scaled_gradients_do_not_underflow_at_first(scaled: bool, tmp_pa
         said("stats --stat underflows% --format csv", tmp_path / "run").split("\n")
     )
     worst = max(float(row["max"]) for row in rows)
-    # A history that knows nothing yet has a scale of 1.
+    # With an empty history the scale is 1.
     assert worst < 5 if scaled else worst > 50
 
 

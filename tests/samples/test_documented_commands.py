@@ -1,4 +1,4 @@
-"""Commands of the docs' pages find their programs, as they stand there, from a built tree."""
+"""The commands in the docs find their programs in a built tree."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from small_models import BUILD, ROOT
 
 # `make demo` leaves the module out.
 COMPILE = "cmake --build build --target telens_python"
-# `make build` puts the environment there; a checkout may have another.
+# `make build` puts the environment there; a checkout may have another one.
 ENVIRONMENT = "export PYTHONPATH=$PWD/build/python PATH=$PWD/.venv/bin:$PWD/build/bin:$PATH"
 BLOCKS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,6 @@
-"""Faults that samples/faults plants in real trainings are found, and healthy ones are silent."""
+"""The faults that samples/faults plants in real trainings are found, and healthy trainings have no
+findings.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ PYTHON_BUILD = BUILD / "python"
 FAULTS = ROOT / "samples" / "faults"
 sys.path.insert(0, str(FAULTS))
 
-# In one process: importing torch takes longer than a training.
+# Runs in one process, because importing torch takes longer than a training.
 PLANTED = (
     "nan_in_activation-delayed",
     "scale_inverted-delayed",

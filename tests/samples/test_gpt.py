@@ -1,5 +1,6 @@
-"""The sample trainings keep the promises: watching changes no bit, FP8 learns as BF16 does, a
-resumed run is the uninterrupted one, and the run file holds what was asked for."""
+"""The sample trainings: watching changes no bit, FP8 learns as BF16 does, a resumed run equals an
+uninterrupted one, and the run file has what was requested.
+"""
 
 import os
 import re
@@ -20,8 +21,10 @@ def everything(tmp_path_factory) -> Path:
 
 
 def demo_commands(run: Path, steps: int) -> list[list[str]]:
-    """Returns what `make demo` runs, for fewer steps. `make demo` itself checks what 300 learn."""
-    # This test may itself run under make, whose flags are not those of the make that it starts.
+    """Runs what `make demo` runs, for fewer steps, and returns the result. `make demo` itself
+    checks what 300 steps learn.
+    """
+    # This test may itself run under make, whose flags must not be passed to the make started here.
     of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     variables = [f"DEMO_RUN={run}", f"DEMO_STEPS={steps}", "DEMO_BELOW=-4"]
     shown = subprocess.run(
@@ -96,7 +99,7 @@ def test_it_learns_on_a_gpu_as_on_the_cpu(tmp_path, recipe):
         losses[device], printed = train(tmp_path, *common, name=device, device=device)
         gemms[device] = printed.splitlines()[-1]
     assert gemms["cuda"] == gemms["cpu"]
-    # The same weights and bytes: attention and the order of sums are all that differ.
+    # The weights and bytes are the same; only attention and the order of sums differ.
     assert number(losses["cuda"][0]) == pytest.approx(number(losses["cpu"][0]), rel=1e-3)
     last = {device: sum(map(number, of[-20:])) / 20 for device, of in losses.items()}
     assert last["cuda"] == pytest.approx(last["cpu"], rel=0.02)

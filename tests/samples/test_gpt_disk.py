@@ -1,5 +1,6 @@
-"""A training whose disk is full, or whose process is killed: it learns the same, and what it
-recorded can be read."""
+"""A training whose disk is full, or whose process is killed: it learns the same, and its records
+can be read.
+"""
 
 import os
 import resource
@@ -63,7 +64,7 @@ def expect_an_undisturbed_training(process, losses: Path, plain: str, log_dir: P
     assert process.returncode == 0, said
     assert losses.read_text() == plain
     assert "mean loss of the last 50 steps" in printed
-    # One line about the run file, which has the number of lost rows, and one about each log.
+    # One line about the run file, with the number of lost rows, and one about each log.
     lines = said.splitlines()
     (on_run_file,) = [line for line in lines if "recording stopped, training continues" in line]
     for part in (cause, str(log_dir), "rows from iteration", "free space"):
@@ -108,7 +109,7 @@ def steps_done(losses: Path) -> int:
 
 
 def recorded_steps(log_dir: Path) -> int:
-    """How many first iterations the run file has, each of them whole."""
+    """Returns the number of first iterations in the run file, each of which is complete."""
     records = telens.open_run(log_dir).records(tensor="activation", statistic="max")
     sizes = records.groupby("iteration").size()
     assert sizes.index.tolist() == list(range(len(sizes)))

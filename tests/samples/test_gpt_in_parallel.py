@@ -1,4 +1,4 @@
-"""samples/gpt.py on two ranks that torchrun starts: the losses of one rank."""
+"""samples/gpt.py on two ranks with torchrun has the losses of one rank."""
 
 import os
 import struct
@@ -65,7 +65,7 @@ def whole(tmp_path_factory):
 
 
 def compare(found: torch.Tensor, expected: torch.Tensor, first: float, all_steps: float) -> None:
-    """Sums are added up in another order: a rounding in the first step grows from step to step."""
+    """Sums have another order, and a difference in the first step grows from step to step."""
     assert (found[0] - expected[0]).abs() < first
     assert (found - expected).abs().max() < all_steps
 
@@ -82,8 +82,9 @@ def test_context_parallel_ranks_match_a_single_rank(tmp_path, whole):
 
 
 def test_tensor_parallel_mxfp8_ranks_match_a_single_rank(tmp_path):
-    """Ranks round their sums to BF16 before they are added: some later losses of one batch part by
-    0.2, between BF16 runs as well, and come together again. Most of them stay as near as the first.
+    """Ranks round their sums to BF16 before they are added. Some later losses of one batch differ
+    by up to 0.2, as between two BF16 runs, and approach each other again. Most stay as close as the
+    first.
     """
     alone = losses(tmp_path, "one", *MXFP8, ranks=1)
     departures = (losses(tmp_path, "two", *MXFP8, "--tp", 2, "--sp") - alone).abs()
@@ -107,7 +108,8 @@ def test_watching_changes_no_bit_and_covers_whole_tensors(tmp_path, whole):
     for key, value in sums(whole[1], "l1_norm").items():
         if key[1] in ("activation", "weight", "output"):  # losses are shares: gradients too
             assert sums(run, "l1_norm")[key] == pytest.approx(value, rel=1e-4), key
-    # Weights of divided layers have no replica; the rest and all gradients come from the model.
+    # Weights of divided layers have no replica; the others and all gradients are of the whole
+    # model.
     for statistic, layer in (
         ("weight_differs", "head"),
         ("weight_differs", "model.norm"),

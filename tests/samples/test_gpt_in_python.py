@@ -1,4 +1,4 @@
-"""samples/gpt.py: the same bits as the C++ sample, recorded, resumable."""
+"""samples/gpt.py has the bits of the C++ sample, is recorded, and can be resumed."""
 
 import os
 import subprocess
@@ -92,7 +92,7 @@ def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):
     assert "bigram entropy of the text" in plain
     assert f"\nrecorded in {tmp_path}" in watched
     run_file = telens.open_run(tmp_path)
-    # 9 layers of 2 tensors of 2 statistics, 4 steps; counters come along unasked.
+    # 9 layers, 2 tensors, 2 statistics, 4 steps; counters are recorded in addition.
     assert set(run_file.names("layer")) == {
         "head",
         *(

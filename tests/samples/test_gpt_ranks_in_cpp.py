@@ -1,4 +1,4 @@
-"""The C++ sample on two ranks: the bits of samples/gpt.py on as many, or the losses of one rank."""
+"""The C++ sample on two ranks has the bits of samples/gpt.py on two, or the losses of one rank."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ TP_SP = [*FP32, "--tp", 2, "--sp"]
 
 
 def free_port() -> int:
-    """Outside of the range from which the system takes ports by itself, so it stays free."""
+    """Outside of the range from which the system assigns ports, so it stays free."""
     for _ in range(100):
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -57,7 +57,9 @@ def start(options: list, rank: int, **environment: object) -> subprocess.Popen:
 
 
 def run_ranks(folder: Path, *options: object, ranks: int = 2) -> list[str]:
-    """Each rank's output; without torchrun, whose start takes longer than these trainings."""
+    """Returns each rank's output. Runs without torchrun, whose start takes longer than the
+    training.
+    """
     world = {"WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     named = [*SMALL, *options, "--steps", STEPS, "--loss-file", folder / "cpp"]
     started = [start(named, rank, **world) for rank in range(ranks)]
@@ -97,7 +99,7 @@ def test_two_ranks_match_a_single_rank(tmp_path, alone, options):
 
 
 def test_two_ranks_compute_the_bits_of_two_ranks_in_python(tmp_path):
-    """Two summands have one sum, in whatever order."""
+    """A sum of two terms does not depend on their order."""
     options = ["--recipe", "current", "--tp", 2, "--sp"]
     assert torch.equal(cpp_losses(tmp_path, *options), losses(tmp_path, "python", *options))
 
@@ -167,7 +169,9 @@ def test_wrong_use_is_one_clear_line(options, environment, said):
 
 
 def test_nothing_of_gloo_is_compiled_into_the_program():
-    """Its headers may be of another version than the gloo in torch: they declare, and no more."""
+    """Its headers may be of another version than the gloo in torch, but only declarations are
+    used.
+    """
     listed = subprocess.run(["nm", "-C", PROGRAM], capture_output=True, text=True, check=True)
     names = re.findall(r"^[0-9a-f ]{16} \w (.+)$", listed.stdout, re.MULTILINE)
     of_gloo = re.compile(r"((vtable|typeinfo|typeinfo name|VTT) for )?gloo::|.*GlooStore")

@@ -44,7 +44,7 @@ def test_a_training_learns_if_it_ends_below_and_stays_below_its_start(losses, le
 
 @pytest.fixture
 def campaign(tmp_path: Path, monkeypatch) -> Path:
-    """Runs that are names alone: what diagnose and the losses say of each is given here."""
+    """Runs that exist as names only; what diagnose and the losses say of each is given here."""
     fault = {"causes": ["nonfinite"], "layer": None, "tensor": None, "first": 12}
     finding = {"cause": "loss_spike", "layer": None, "tensor": None, "gemm": None}
     right = finding | {"cause": "nonfinite", "first_iteration": 12, "summary": "s"}

@@ -1,4 +1,4 @@
-"""samples/llama.py: trains in FP8 and is watched."""
+"""samples/llama.py trains in FP8 and can be watched."""
 
 import argparse
 import struct
@@ -24,7 +24,7 @@ def test_it_learns_in_fp8_and_is_recorded(tmp_path):
 
 
 def recomputed(model, count: int) -> bytes:
-    """The text where each byte is drawn from a forward of all before it."""
+    """The text if each byte is drawn after a forward of all bytes before it."""
     generator = torch.Generator().manual_seed(1)
     written = [ord("\n")]
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_text_generated_with_caches_matches_recomputation(monkeypatch, qk_norm):
     model.layers[0].register_forward_hook(lambda layer, args, out: calls.append(out.size(0)))
     text = llama.sample(model, 40)
     assert text[:15] == recomputed(model, 15)
-    # Each byte once, and half of the longest text where the caches are full.
+    # Each byte once, and half of the longest text when the caches are full.
     assert calls[:40] == [1] * 16 + [8] + [1] * 8 + [8] + [1] * 8 + [8] + [1] * 5
     assert len(text) == 40
 
@@ -60,7 +60,7 @@ def test_text_generated_with_caches_matches_recomputation(monkeypatch, qk_norm):
 def test_losses_that_earlier_calls_left_are_put_side_by_side(tmp_path):
     for recipe in ("bf16", "delayed", "current", "mxfp8", "block", "nvfp4"):
         for seed in (1, 2, 3):
-            # Runs in FP8 end a half above those in BF16; each begins twice as high as it ends.
+            # FP8 runs end 50 % above BF16 runs; each begins at twice its final loss.
             level = 2.0 if recipe == "bf16" else 3.0
             losses = [2 * level] * 10 + [level] * 50
             text = "".join(struct.pack(">f", loss).hex() + "\n" for loss in losses)

@@ -1,4 +1,4 @@
-"""samples/moe.py: trains in FP8, and each expert is watched as a layer of its own."""
+"""samples/moe.py trains in FP8, and each expert is watched as a layer."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""samples/moe.py by torchrun, --ep, --tp, --sp, --cp: the losses of one rank, and by expert."""
+"""samples/moe.py with torchrun and --ep, --tp, --sp, --cp has the losses of one rank, also by
+expert.
+"""
 
 import os
 import struct

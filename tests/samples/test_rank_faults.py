@@ -1,4 +1,4 @@
-"""samples/faults/two_ranks.py: what goes wrong on one of two ranks, and what telens says of it."""
+"""samples/faults/two_ranks.py: faults on one of two ranks, and what telens says about them."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_first_finding_names_the_faulty_rank(runs, fault):
     findings = diagnose(folder)["findings"]
     assert place_of_truth(findings, truth) == 1, (truth, findings[:3])
     assert findings[0]["first_iteration"] == truth["first"]
-    # The number that came out without the NaN is on both ranks.
+    # The result without the NaN is on both ranks.
     assert findings[0]["rank"] == (0 if fault == "lost_nan" else 1)
 
 

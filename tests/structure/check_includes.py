@@ -1,4 +1,5 @@
-"""Checks who includes whom: every arrow of the house stands in ROOMS, and a new one is an error.
+"""Checks which folder includes which: every allowed dependency is in ROOMS, and any other is an
+error.
 
 `check_includes.py [ROOT]` prints one line a violation and exits 1 if there is any.
 """
@@ -31,7 +32,7 @@ HTTP = ("httplib.h",)
 
 @dataclass(frozen=True)
 class Room:
-    """A part of the house: its files, the rooms and the libraries that it may include."""
+    """A part of the source tree: its files, and the rooms and libraries that it may include."""
 
     name: str
     files: tuple[
@@ -90,7 +91,7 @@ def gpu_rooms():
 GPU_ROOMS = tuple(gpu_rooms())
 
 RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX + HTTP
-# A kind of module may include these.
+# The folders that a kind of module may include.
 MODULE_PARTS = (
     "formats ops collectives quantization gemm distributed hook_points modules_shared "
     "modules_layer modules_module"
@@ -108,13 +109,13 @@ EVERYTHING = (
     + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
 )
 
-# docs/internals/architecture.md draws this table; design and picture change with it.
+# docs/internals/architecture.md draws this table; change both together.
 ROOMS = (
     # core
     room("base", "core/base/*"),
     room("formats", "core/formats/*"),
     room("precompiled", "core/precompiled*.h", "build", libraries=LIBTORCH),
-    # Plain structs that kernels fill and features read, and formulas of every device: no LibTorch.
+    # Plain structs that kernels fill and features read, and formulas for every device: no LibTorch.
     room("ops_layouts", "core/ops/*_layout.h core/ops/*_formula.h", "formats"),
     room("torch_compat", "core/torch_compat.* core/stable_abi/torch_compat.cpp", "", LIBTORCH),
     # The part of ATen that libtelens_observe.so uses, on LibTorch's stable ABI.
@@ -124,7 +125,7 @@ ROOMS = (
     ),
     room("kernels_cpu", "core/kernels/cpu/*", "formats ops ops_layouts", LIBTORCH),
     *GPU_ROOMS,
-    # Groups and collectives over plain tensors, which amax reduction needs.
+    # Groups and collectives of plain tensors, which amax reduction needs.
     room(
         "collectives",
         "core/distributed/process_group.* core/distributed/collectives.* "
@@ -149,7 +150,7 @@ ROOMS = (
         "formats ops collectives quantization gemm layer_hooks",
         LIBTORCH,
     ),
-    # modules, from what all share to whole transformer layers
+    # modules, from what all of them share to whole transformer layers
     room(
         "modules_shared",
         "core/modules/shared/*",
@@ -220,7 +221,7 @@ ROOMS = (
         "hook_points torch_compat hooks_config record_rows hooks hooks_session hooks_plugins",
         LIBTORCH,
     ),
-    # Features and plugins that see LibTorch's tensors.
+    # Features and plugins that use LibTorch's tensors.
     room(
         "hooks_plugins",
         "hooks/feature.h hooks/plugin.h hooks/plugin_versions.h",
@@ -243,7 +244,7 @@ ROOMS = (
         "hooks/*",
         "formats ops_layouts collectives block_options layer_hooks hooks_config record_rows",
     ),
-    # Facts of a run and the rules that judge them. Reads runs only through record.
+    # Facts about a run, and the rules that judge them. Reads runs only through record.
     room("analysis", "analysis/*", "formats record statistics hooks_config record_rows"),
     # features
     room(
@@ -264,21 +265,21 @@ ROOMS = (
         "formats ops_layouts hooks_config record_rows hooks options statistics record analysis "
         "engine",
     ),
-    # command: text and tables know nothing of runs, reports nothing of the command line
+    # command: text and tables know nothing of runs, and reports nothing of the command line
     room("cli_terminal", "inspector_cli/terminal/*", "hooks_config"),
     room(
         "cli_report",
         "inspector_cli/report/*",
         "formats hooks_config record_rows statistics record analysis cli_terminal",
     ),
-    # Runs of the user's program, and the search among them: nothing of the command line.
+    # Runs the user's program, and searches with several runs; knows nothing of the command line.
     room(
         "cli_bisect",
         "inspector_cli/bisect/*",
         "formats hooks_config record_rows options statistics record analysis cli_report "
         "cli_terminal",
     ),
-    # The report for a browser: a server of this machine, nothing of the command line.
+    # The report for a browser: a local server, which knows nothing of the command line.
     room(
         "cli_serve",
         "inspector_cli/serve/*",
@@ -307,13 +308,13 @@ ROOMS = (
     room("build", "cmake/*"),
 )
 
-# These see tensors as handles (core/base/tensor_handle.h): nothing of LibTorch, also not through a
-# header of ours.
+# These see tensors as handles (core/base/tensor_handle.h) and must not include LibTorch, not even
+# through our headers.
 SEE_HANDLES = frozenset(
     ["base", "layer_hooks", "block_options", "hooks", "hooks_session", "engine", "features"]
 )
 
-# libtelens_base.a and the command: no room that has LibTorch.
+# libtelens_base.a and the command: they may not include a room that uses LibTorch.
 WITHOUT_LIBTORCH = frozenset(
     (
         "base",
@@ -344,7 +345,7 @@ def room_of(path: str) -> Room | None:
 
 
 def check_library(name: str, owner: Room, quoted: bool) -> str | None:
-    """Says what is wrong with an include of something that is not ours, or None."""
+    """Returns the error for an include of something that is not ours, or None."""
     if quoted and not matches(name, QUOTED):
         return f'"{name}" is no path from the root of the repository (use <> for libraries)'
     if matches(name, RESTRICTED) and not matches(name, owner.libraries):
@@ -353,7 +354,7 @@ def check_library(name: str, owner: Room, quoted: bool) -> str | None:
 
 
 def check_arrow(name: str, owner: Room, quoted: bool) -> str | None:
-    """Says what is wrong with an include of one of our files, or None."""
+    """Returns the error for an include of one of our files, or None."""
     if not quoted:
         return f'<{name}> is ours: include it as "{name}"'
     target = room_of(name)
@@ -367,7 +368,7 @@ def check_arrow(name: str, owner: Room, quoted: bool) -> str | None:
 
 
 def check_include(include: re.Match, owner: Room, path: str, root: Path) -> str | None:
-    """Says what is wrong with one #include line of the file `path`, or None."""
+    """Returns the error for one #include line of the file `path`, or None."""
     name = include["ours"] or include["system"]
     if owner.name == "samples" and (root / path).parent.joinpath(name).is_file():
         return None  # a sample is a program of its own, as a user would write it
@@ -376,7 +377,7 @@ def check_include(include: re.Match, owner: Room, path: str, root: Path) -> str 
 
 
 def source_files(root: Path):
-    """The C++ and CUDA sources of the house, as paths from the root."""
+    """The C++ and CUDA sources of the project, as paths from the root."""
     folders = sorted({pattern.split("/")[0] for room in ROOMS for pattern in room.files})
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):

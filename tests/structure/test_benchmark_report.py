@@ -1,4 +1,4 @@
-"""What a benchmark report says of rows that miss their target."""
+"""What a benchmark report says about rows that miss their target."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The rows of the benchmarks: each name once, and what every feature costs."""
+"""The rows of the benchmarks: names are unique, and every feature's cost is measured."""
 
 import re
 import sys

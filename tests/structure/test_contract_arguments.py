@@ -1,4 +1,6 @@
-"""Every argument of a module has a test in tests/contract/arguments.py, which names what exists."""
+"""Every argument of a module has a test in tests/contract/arguments.py, which names existing ones
+only.
+"""
 
 import ast
 import sys

@@ -24,7 +24,7 @@ def test_rehearsal_plans_every_call_without_a_gpu(tmp_path):
 
 
 def run_check(folder: Path, *steps: Step) -> dict:
-    """The JSON that a check of these steps leaves in the folder."""
+    """The JSON that a check with these steps writes to the folder."""
     report = Report(folder, {"card": "NVIDIA H200"}, ROOT)
     commands = Commands(folder / "gpu_check.log", lambda: {"PATH": "/bin:/usr/bin"}, ROOT)
     Runner(report, commands, 60).run(list(steps))

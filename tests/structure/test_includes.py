@@ -13,7 +13,7 @@ def write(root: Path, path: str, text: str) -> None:
 
 
 def violations_of(root: Path, path: str, include: str) -> list[str]:
-    """The violations of a tree in which `path` holds one more include."""
+    """The violations in a tree in which `path` has one more include."""
     for header in (
         "core/base/error.h",
         "core/formats/e4m3.h",

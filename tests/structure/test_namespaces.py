@@ -1,4 +1,4 @@
-"""A folder of hooks has one namespace."""
+"""Each folder of hooks has one namespace."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Namespaces in which a file defines, not those of other rooms (`namespace at {` and the like).
+# The namespaces in which a file defines something, without those of other rooms (`namespace at {`
+# etc.).
 NAMESPACE = re.compile(r"^namespace (telens[\w:]*) \{", re.MULTILINE)
 
-# Neither defines anything: declarations of another room's types, comments, empty lines.
+# Neither defines anything: declarations of another room's types, and comments and empty lines.
 DECLARATION = re.compile(r"^(?:struct|class) \w+;.*\n|^ *//.*\n|^\n", re.MULTILINE)
 EMPTY = re.compile(r"^namespace [\w:]+ \{\n\}.*\n", re.MULTILINE)
 NESTED = re.compile(r"^namespace telens \{\nnamespace (\w+) \{", re.MULTILINE)
 
-# The session API is telens::debug wherever it stands: programs include it from hooks/.
+# The session API is in telens::debug wherever it is defined: programs include it from hooks/.
 SESSION_API = {"debug.h", "debug.cpp", "session_options.h", "finding.h"}
 
 

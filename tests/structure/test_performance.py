@@ -1,4 +1,6 @@
-"""docs/internals/performance.md has each row of benchmarks/gpu.py, with its peer and target."""
+"""docs/internals/performance.md lists each row of benchmarks/gpu.py, with its baseline and
+target.
+"""
 
 import re
 import sys
@@ -13,7 +15,7 @@ CELLS = re.compile(r"^\| ([^|`]+) \| ([^|]+) \| ([^|]*peer's[^|]*) \| [^|]+ \|$"
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Peer and target of each row."""
+    """Baseline and target of each row."""
     cells = CELLS.findall((ROOT / "docs/internals/performance.md").read_text())
     return {name: (peer, target) for name, peer, target in cells}
 

@@ -1,4 +1,4 @@
-"""No module of Python is hidden by a package of its name, which import takes in its place."""
+"""No Python module is hidden by a package with its name, which import would prefer."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ FOLDERS = ("python", "benchmarks", "samples", "tests")
 
 
 def hidden_modules(root: Path) -> list[str]:
-    """Files x.py beside a folder x that holds Python."""
+    """Files x.py beside a folder x with Python files."""
     modules = [path for folder in FOLDERS for path in (root / folder).rglob("*.py")]
     return [
         path.relative_to(root).as_posix()

@@ -1,4 +1,4 @@
-"""Formatting of the sources, and what no file of the repository may mention."""
+"""Formatting of the sources, and words that no file of the repository may contain."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ TOOLS = Path(sys.executable).parent
 
 # A folder of one machine: a home, a scratch or a mount point.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|srv)/\w")
-# Where something ran matters, not whose it was.
+# The place where something ran matters, not its owner.
 LOAN = re.compile(r"\blent\b", re.IGNORECASE)
 PACKAGE_HOST = re.compile(
     r"https?://[\w.-]*(?:pypi|pythonhosted|deb\.debian|archive\.ubuntu)[\w.-]*"
@@ -90,7 +90,7 @@ def test_no_file_names_machine_folders_loans_or_registry_hosts():
     assert not found, "\n".join(found)
 
 
-# A difference between devices belongs into an operator's kernels (docs/internals/architecture.md).
+# Differences between devices belong in an operator's kernels (docs/internals/architecture.md).
 ASKS_FOR_THE_DEVICE = re.compile(r"\bis_(?:cpu|cuda)\(|\bdevice_type\(")
 
 

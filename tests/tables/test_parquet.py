@@ -1,4 +1,4 @@
-"""Runs as datasets of Parquet files, and what DuckDB, pandas and pyarrow make of them.
+"""Runs as datasets of Parquet files, and the results of DuckDB, pandas and pyarrow on them.
 
 Needs pyarrow and DuckDB, which `make test-tables` installs beside .venv: with pyarrow in it, pandas
 would keep texts in another way in all other tests.
@@ -74,7 +74,7 @@ def dataset(run, tmp_path_factory):
 
 
 def same_rows(table, expected):
-    """The same rows whatever their order and the kind of their texts; a table of it."""
+    """Asserts that a table has the same rows, in any order and with any kind of text."""
     tables = []
     for each in (table, expected):
         plain = each[sorted(each.columns)].copy()
@@ -179,7 +179,7 @@ def queries():
 
 @pytest.fixture
 def answers(dataset, monkeypatch):
-    """Of the page's queries, which name the dataset as ``run_parquet``."""
+    """For the page's queries, which name the dataset ``run_parquet``."""
     folder = dataset.parent / "here"
     folder.mkdir(exist_ok=True)
     if not (folder / "run_parquet").exists():
