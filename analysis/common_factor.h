@@ -42,10 +42,9 @@ using LossFactor = std::function<double(std::int64_t iteration)>;
 //
 // The tolerance, in bits, is the root of the sum of the squares of
 // - the growth of a norm by independent errors: log2(1 + error^2) / 2 of A minus the same of B;
-// - the variation between iterations: 4 times the median common change of the ratios (with
-// different
-//   seeds, of the series of A, because variations do not cancel). With a third run, 3 times the
-//   largest common factor between A and that run instead;
+// - the variation between iterations: 4 times the median common change of the ratios. With
+//   different seeds: of the series of A, because variations do not cancel. With a third run,
+//   3 times the largest common factor between A and that run instead;
 // - the larger of 0.5 (1 + 1 / sqrt(n)) for n series in the iteration, and 3 standard errors of
 //   their median.
 // Two terms are added: for gradients the factor between the losses, and for runs with different
