@@ -15,8 +15,8 @@ string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 option(TELENS_WERROR "Treat warnings in our own code as errors" ON)
 option(TELENS_PRECOMPILED_HEADERS "Precompile LibTorch's, GoogleTest's and the standard headers" ON)
 option(TELENS_UNITY "Compile the sources of a folder several at a time: faster as a whole, not one by one" ON)
-# By their names from the project's folder: CMake writes what it is given into the file that is compiled,
-# and with a path of this machine ccache would compile that anew in each clone.
+# Relative paths: CMake writes them into the file that is compiled. With absolute paths, ccache
+# would compile that file again in each clone.
 set(TELENS_STANDARD_HEADERS "<cmake/standard_headers.h$<ANGLE-R>")
 set(TELENS_TORCH_HEADERS "<core/precompiled.h$<ANGLE-R>")
 set(TELENS_TENSOR_HEADERS "<core/precompiled_tensor.h$<ANGLE-R>")
@@ -41,20 +41,20 @@ if(TELENS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${TELENS_CCACHE})
 endif()
 
-# What all of our own code is compiled with.
+# The options with which all of our own code is compiled.
 add_library(telens_options INTERFACE)
 target_include_directories(telens_options INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
                                                     "$<INSTALL_INTERFACE:include/telens>")
 target_compile_features(telens_options INTERFACE cxx_std_20)
 target_compile_options(
   telens_options INTERFACE
-  # -ffile-prefix-map: messages and debug information name no folder of this machine, and ccache knows
-  # an object in each clone.
+  # -ffile-prefix-map: messages and debug information contain no absolute path, so ccache finds an
+  # object in each clone.
   $<BUILD_INTERFACE:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>
   # -ffp-contract=off: bits must agree between devices, so no compiler may fuse a*b+c unasked.
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-ffp-contract=off;-Winvalid-pch>
-  # GCC's garbage collector would walk through the precompiled headers again and again, a sixth of a
-  # compilation with LibTorch: it begins at a gigabyte.
+  # GCC's garbage collector would walk through the precompiled headers again and again, which takes
+  # a sixth of a compilation with LibTorch. So it begins at a gigabyte.
   $<BUILD_INTERFACE:$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>>
   $<BUILD_INTERFACE:$<$<BOOL:${TELENS_WERROR}>:-Werror>>)
 if(TELENS_SANITIZE)
@@ -71,7 +71,7 @@ telens_share_cxx_library(telens_options)
 
 include(TelensSources)
 
-# The packages that libtelens.so's sources use beside LibTorch.
+# The packages that libtelens.so's sources use in addition to LibTorch.
 set(TELENS_LIBRARY_PACKAGES fmt::fmt PkgConfig::HWY yaml-cpp::yaml-cpp PkgConfig::PCRE2 TelensHdf5)
 
 # telens_objects(<target>): adds an object library to libtelens.so and gives it the options and macros
@@ -133,7 +133,7 @@ function(telens_test name)
   endif()
   target_link_libraries(${name} PRIVATE telens_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  # What is tested is optimized; the test itself only has to be there soon.
+  # The library under test is optimized with -O2; tests with -O1 compile faster.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if("telens" IN_LIST arg_LIBRARIES)
     telens_use_precompiled_headers(${name} telens TEST)

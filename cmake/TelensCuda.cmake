@@ -1,6 +1,6 @@
-# The CUDA backend: whether it is built, for which cards, and with which compiler flags.
+# The CUDA backend: whether it is built, for which GPUs, and with which compiler flags.
 #
-# TELENS_CUDA   OFF: the CPU alone. ON: CUDA is required. AUTO: CUDA if there is an nvcc and the
+# TELENS_CUDA   OFF: only the CPU. ON: CUDA is required. AUTO: CUDA if there is an nvcc and the
 #               LibTorch found has CUDA. CMake's other words for ON and OFF mean the same.
 set(TELENS_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -10,8 +10,8 @@ set_property(CACHE TELENS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TELENS_CUDA_TARGETS "80;90a;100f;90-virtual" CACHE STRING
     "GPU targets: compute capabilities, with -virtual for PTX")
 
-# The code is the same with and without; compressed as nvcc does by default, its tables take twice
-# what it takes.
+# Line tables do not change the code. Compressed as nvcc does by default, they take twice the space
+# of the code.
 option(TELENS_CUDA_LINES "Let profilers and compute-sanitizer name source lines of kernels" ON)
 
 # telens_enable_cuda(): decides, and with CUDA enables the language. Sets TELENS_WITH_CUDA.
@@ -45,7 +45,7 @@ macro(telens_enable_cuda)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()
     set(CMAKE_CUDA_STANDARD 20)
-    # Not a static runtime beside LibTorch's shared one: core/kernels/cuda links the latter.
+    # No static CUDA runtime, because core/kernels/cuda links the shared one of LibTorch.
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)
     find_package(CUDAToolkit REQUIRED)
     telens_cuda_flags()
@@ -53,7 +53,7 @@ macro(telens_enable_cuda)
   message(STATUS "CUDA backend: ${TELENS_WITH_CUDA} (TELENS_CUDA=${TELENS_CUDA})")
 endmacro()
 
-# telens_cuda_options: what every .cu file of ours is compiled with.
+# telens_cuda_options: the options with which all of our .cu files are compiled.
 function(telens_cuda_flags)
   add_library(telens_cuda_options INTERFACE)
   foreach(_target IN LISTS TELENS_CUDA_TARGETS)

@@ -1,5 +1,5 @@
-# The libraries that TELens stands on: for its own build, and for find_package(telens), which this
-# file is installed for.
+# The libraries that TELens needs, for its own build and for find_package(telens), for which this
+# file is installed.
 
 # What libtelens_base.a links: fmt, yaml-cpp::yaml-cpp, TelensHdf5, ZLIB::ZLIB,
 # PkgConfig::PCRE2.
@@ -24,7 +24,7 @@ macro(telens_find_base_dependencies)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 endmacro()
 
-# What a program that links libtelens.so sees.
+# The libraries whose headers a program that links libtelens.so includes.
 macro(telens_find_torch_dependencies)
   find_package(fmt REQUIRED)
   find_package(LibTorch 2.10 REQUIRED)  # pyproject.toml says it too

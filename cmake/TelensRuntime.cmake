@@ -1,4 +1,5 @@
-# The C++ library of our shared objects is the shared one, whatever the compiler would link.
+# Links our shared objects with the shared libstdc++, even if the compiler would link the static
+# one.
 #
 # Some compilers are set up to link libstdc++ statically. LibTorch's libraries bring the shared one
 # into the same process, and each of ours would then bring its own: symbols of one are bound to

@@ -26,7 +26,7 @@ void bind_quantized_tensor(py::module_& module) {
       py::arg("tensor"), py::arg("storage"), "Binds a tensor without values to this storage.");
   module.def("values_of_codes", &dequantize_handle, py::arg("tensor"), py::arg("dtype"),
              py::call_guard<WithoutGil>(),
-             "The values of a tensor that stands for its codes, differentiable.");
+             "Returns the values of a quantized tensor. Differentiable.");
 }
 
 namespace {

@@ -348,7 +348,7 @@ void bind_per_tensor(py::module_& module) {
            py::arg("rowwise") = true, py::arg("columnwise") = true,
            py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
            py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F,
-           "with_amax_reduction: the scale is made of the largest amax over the ranks of "
+           "with_amax_reduction: the scale comes from the largest amax over the ranks of "
            "amax_reduction_group (None means every rank), which must quantize at the same time.");
 }
 

@@ -34,7 +34,7 @@ struct ScaledOperand {
   }
 };
 
-// Random codes [rows, k] under one scale for all blocks; MXFP8: a power of two.
+// Random codes [rows, k] with one scale for all blocks; for MXFP8 it is a power of two.
 inline ScaledOperand operand_under(double scale, ScalingMode mode, FormatId format,
                                    std::int64_t rows, std::int64_t k) {
   const at::Tensor x = at::randn({rows, k}) * 30;

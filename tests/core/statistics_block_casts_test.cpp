@@ -165,7 +165,7 @@ TEST(BlockCastStatistics, count_clipping_by_a_scale_that_was_rounded_down) {
 TEST(BlockCastStatistics, merged_parts_equal_the_whole) {
   at::manual_seed(6);
   at::Tensor x = wide_data({3000, 96}, at::kFloat);
-  x.slice(0, 1024).add_(1000);  // parts with means of their own
+  x.slice(0, 1024).add_(1000);  // parts with different means
   x[7][7] = std::numeric_limits<float>::quiet_NaN();
   for (const bool with_nan : {true, false}) {
     if (!with_nan) x[7][7] = 1;

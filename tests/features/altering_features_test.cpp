@@ -90,7 +90,7 @@ TEST(FakeQuantizeInBlocks, blocks_of_128_match_hand_computation) {
 
 // The tensor's amax is 448 x 6, so its own scale is 1 and that of a block amax / 6: 448 in row 0,
 // where 100 / 448 rounds to 0, and 2 in row 1, where 1.3 / 2 rounds to 0.5. A weight's square has
-// the scale 448 alone.
+// only the scale 448.
 TEST(FakeQuantizeInBlocks, nvfp4_matches_hand_computation) {
   const FakeQuantOptions format{FormatId::e2m1, RecipeId::nvfp4};
   at::Tensor x = at::zeros({16, 16});

@@ -414,7 +414,7 @@ def test_an_output_that_cannot_be_written(telens, log_dir, tmp_path):
 
 
 def test_command_starts_without_libtorch():
-    """The command starts in milliseconds; loading LibTorch alone takes half a second."""
+    """The command starts in milliseconds; loading LibTorch would take half a second."""
     loaded = subprocess.run(["ldd", COMMAND], check=True, capture_output=True, text=True).stdout
     libraries = [line.split()[0] for line in loaded.splitlines()]  # also those of libraries
     assert any(library.startswith("libhdf5") for library in libraries)

@@ -1,4 +1,4 @@
-// Writes the histograms that the tests of `telens whatif` look at: write_histograms LOG_DIR RANK
+// Writes the histograms that the tests of `telens whatif` read: write_histograms LOG_DIR RANK
 //
 // Rank 0 has code histograms of the BF16 activation of layers.0.fc1 in iterations 0 and 1 and of
 // its output in 0 and 5, and an exponent histogram of its FP32 gradient. Rank 1 has only the

@@ -1,5 +1,5 @@
-// Writes the run that the tests of the command look at: write_run LOG_DIR RUN_ID [ITERATIONS
-// [RANK [RANKS]]], the files of RANKS ranks from RANK on, which are alike.
+// Writes the run that the tests of the command read: write_run LOG_DIR RUN_ID [ITERATIONS [RANK
+// [RANKS]]]. It has the files of RANKS ranks from RANK on, with equal content.
 //
 // Four layers, each with an activation and a gradient. In iteration 30 the activation of
 // layers.2.fc1 becomes non-finite, after its FP8 cast has overflowed from iteration 25 on;

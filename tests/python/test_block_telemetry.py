@@ -194,7 +194,8 @@ def test_blocks_at_the_ends_of_the_scales_are_seen(tmp_path):
     run = telens.open_run(tmp_path)
     assert list(run.records(statistic="smallest_scale_blocks%")["value"]) == [12.5]
     bins = scale_histogram(run, "activation", "scale_histogram_e8m0")
-    # 3e38 = 1.76 * 2^127 needs 2^(127 + 1 - 9); 1 lies under 448 * 2^-8.
+    # 3e38 = 1.763 * 2^127 is above 448 * 2^119, so its scale is 2^120 (247 in E8M0); that of 1,
+    # which is below 448 * 2^-8, is 2^-8 (119).
     assert bins == {0: 20, 119: 130, 247: 10}
     table = run.histograms()
     table = table[table["statistic"] == "scale_histogram_e8m0"].set_index("bin")

@@ -186,13 +186,13 @@ def test_statistics_match_cpu(ops, dtype):
 
 # Successive additions on either device: at most as many as a chunk has elements (kStatisticsChunk).
 ADDITIONS = 2**13
-# Merges behind each other, at most, that an element of the largest of statistics_inputs (1,003,000
-# elements, 123 chunks) goes through. CPU (statistics.cpp and central_moments_range.cpp): 16
-# chunks into a part (kStatisticsPart), fewer than 32 elements that fill no vector of AVX-512, 8
-# parts, the accumulator. GPU (statistics.cuh and sums.cuh): the chunk of a thread (no block
-# has two), 5 steps over a warp and the other 7 warps; merge_parts does the same with the parts of
-# the blocks, of which no thread has two; the accumulator. The second time the tensor is added, the
-# first one's sums go through one merge more.
+# The most successive merges that an element of the largest of statistics_inputs (1,003,000
+# elements, 123 chunks) goes through. CPU (statistics.cpp and central_moments_range.cpp): 16 chunks
+# into a part (kStatisticsPart), fewer than 32 elements that fill no vector of AVX-512, 8 parts, the
+# accumulator. GPU (statistics.cuh and sums.cuh): the chunk of a thread (no block has two), 5 steps
+# over a warp and the other 7 warps; merge_parts does the same with the parts of the blocks, of
+# which no thread has two; the accumulator. When the tensor is added a second time, the sums of the
+# first time go through one more merge.
 MERGES_CPU = 16 + 31 + 8 + 1
 MERGES_GPU = (1 + 5 + 7) + (1 + 5 + 7) + 1
 MERGES = max(MERGES_CPU, MERGES_GPU) + 1

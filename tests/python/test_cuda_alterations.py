@@ -1,6 +1,7 @@
-"""Features that change what a layer multiplies, on a GPU beside the CPU; tensors that a GPU's
-session wrote, and runs of it again. Skipped where there is no GPU; `make gpu-check` runs them.
-TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself."""
+"""Features that change what a layer multiplies, on a GPU and on the CPU; dumps of a session on a
+GPU, and their replay. Skipped where there is no GPU; `make gpu-check` runs them.
+TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself.
+"""
 
 import h5py
 import numpy

@@ -29,7 +29,7 @@ E2M1 = 2
 
 
 def assert_same_copies(actual, expected) -> None:
-    """Codes and scales of both orientations, and how they lie in memory; None is none asked for."""
+    """Codes and scales of both orientations, and their strides in memory; None if not requested."""
     for got, want in zip(actual, expected, strict=True):
         assert (got is None) == (want is None)
         if want is not None:

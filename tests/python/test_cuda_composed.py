@@ -149,7 +149,7 @@ def test_tokens_from_caches_match_cpu(layout, is_paged):
             with torch.no_grad():
                 out = model(x, inference_params=params).cpu()
             out = out if layout == "sbhd" else out.transpose(0, 1)
-            # Anything may stand in the place of padding.
+            # The values at padding do not matter.
             outputs += [out[:count, b] for b, count in enumerate(step.values())]
         return outputs
 

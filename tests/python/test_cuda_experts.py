@@ -1,6 +1,7 @@
-"""Layers of experts on a GPU beside the CPU: routing, grouped layers under every recipe, and rows
-that are padded or written where one is told to. Skipped where there is no GPU; `make gpu-check`
-runs them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself."""
+"""Layers of experts on a GPU and on the CPU: routing, grouped layers with every recipe, and rows
+that are padded or written into given memory. Skipped where there is no GPU; `make gpu-check` runs
+them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU, against itself.
+"""
 
 import pytest
 import torch

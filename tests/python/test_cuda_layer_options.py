@@ -1,6 +1,7 @@
-"""Attention and Transformer layers of every kind on a GPU beside the CPU: masks, windows, biases,
+"""Attention and Transformer layers of every kind on a GPU and on the CPU: masks, windows, biases,
 sinks, groups, norms of heads, cross attention, and FP8 around and inside attention. Skipped where
-there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu runs them on the CPU."""
+there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu runs them on the CPU.
+"""
 
 import pytest
 import torch

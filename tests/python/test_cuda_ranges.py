@@ -149,8 +149,8 @@ def test_fused_activation_casts_match_stored_results(ops, name, dtype):
     assert_same_bits(amax, expected_amax)
 
 
-# Magnitudes of rows for which squares, or also their sums, leave FP32's range, or are lost beside
-# eps.
+# Magnitudes of rows for which squares, or also their sums, leave FP32's range, or are negligible
+# compared with eps.
 MAGNITUDES = (1.0, 1e20, 3e37, 1e-19, 2e19, 1e-30, 0.0)
 RELATIVE = {torch.bfloat16: 2**-7, torch.float32: 2**-16}
 

@@ -1,6 +1,7 @@
-"""Debug sessions with every feature on, on a GPU beside the CPU: the run files have the same rows,
-and the same values where layers get the same numbers. Skipped where there is no GPU; `make
-gpu-check` runs them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU."""
+"""Debug sessions with every feature, on a GPU and on the CPU: the run files have the same rows, and
+the same values where layers get the same numbers. Skipped where there is no GPU; `make gpu-check`
+runs them. TELENS_TEST_DEVICE=cpu runs the code of these tests on the CPU.
+"""
 
 import math
 from collections import Counter

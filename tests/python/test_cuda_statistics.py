@@ -1,6 +1,7 @@
 """Statistics of block formats on a GPU against the same operators on the CPU, and every built-in
-feature in a layer on a GPU beside the same layer on the CPU. Skipped where there is no GPU or the
-library was built without CUDA; `make gpu-check` runs them."""
+feature in a layer on a GPU and in the same layer on the CPU. Skipped where there is no GPU or the
+library was built without CUDA; `make gpu-check` runs them.
+"""
 
 import math
 

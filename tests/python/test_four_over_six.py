@@ -96,7 +96,7 @@ def quantizer(error="MAE", largest_scale=256, squares=False):
 
 
 def one_orientation(made, x, columnwise):
-    """Values as they lie in the orientation, and its scales."""
+    """Values and scales in the orientation of the copy."""
     made.set_usage(rowwise=not columnwise, columnwise=columnwise)
     quantized = made(x)
     storage = quantized._storage

@@ -15,7 +15,7 @@ from telens.replay import dumps, found
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
-    """A dumped GEMM under a recipe with codes."""
+    """Dumps a GEMM of a layer with a recipe that makes codes."""
     return gemm_file(dump_gemms(tmp_path_factory.mktemp("dumped"), RECIPES["current"]), "fprop")
 
 

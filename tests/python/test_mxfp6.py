@@ -280,7 +280,9 @@ def the_layer():
 
 @pytest.mark.parametrize("running", ["mxfp8", *NAMES])
 def test_statistics_measure_the_cast(tmp_path, running):
-    """mxfp6_ prefixes under any recipe; the running recipe's statistics have none."""
+    """Statistics with the prefix mxfp6_ exist under any recipe; those of the running recipe have no
+    prefix.
+    """
     names = [f"mxfp6_{name}_{stat}" for name in NAMES for stat in ("underflows%", "mse")]
     own = [] if running == "mxfp8" else ["underflows%", "mse"]
     config = logging_of(["activation"], [*names, *own], "LogFp8TensorStats")

@@ -46,8 +46,9 @@ def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] =
     return Room(name, tuple(files.split()), frozenset(includes.split()), libraries)
 
 
-# The folders of core/kernels/cuda, and the others whose code each may include; last what all share.
-# A .cu file includes no torch header; the .cpp beside it binds it.
+# The folders of core/kernels/cuda, and the other folders whose code each may include; the last ones
+# are shared by all. A .cu file includes no torch header; a .cpp file with its name binds it to
+# torch.
 GPU_KERNELS = {
     "blocks": "",
     "quantize": "blocks",

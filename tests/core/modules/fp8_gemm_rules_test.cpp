@@ -86,7 +86,7 @@ TEST(BiasOfAGemm, gradient_keeps_the_bias_dtype) {
   EXPECT_TRUE(same_bits(linear.named_parameters()["bias"].grad(), at::full({32}, 32.0F)));
 }
 
-// Runs the layer under the recipe on ones of the given size.
+// Runs the layer with the recipe on an input of ones of the given size.
 template <typename RecipeT, typename Layer>
 auto running(Layer& layer, at::IntArrayRef sizes) {
   return [&layer, x = at::ones(sizes)] {

@@ -73,7 +73,7 @@ inline at::Tensor attention_reference(const at::Tensor& query, const at::Tensor&
   const at::Tensor weights =
       scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity())
           .softmax(-1)
-          .nan_to_num();  // a query that may look at nothing
+          .nan_to_num();  // a query that sees no key
   return at::matmul(weights, v).permute({2, 0, 1, 3}).flatten(2);
 }
 

@@ -288,7 +288,7 @@ TEST_F(TriggerTest, features_are_not_asked_sooner_because_another_section_starts
   EXPECT_THAT(recorded("max"), ElementsAre("1:1"));
 }
 
-// ---- what it leaves alone
+// ---- what it does not change
 
 std::vector<at::Tensor> train(const std::shared_ptr<const Recipe>& recipe) {
   SmallTraining training(recipe);

@@ -14,7 +14,7 @@ echo "$0" "$PYTHONPATH"
 
 
 def installed(path):
-    """A copy of the command at `path`: it looks for Python beside its own file."""
+    """Copies the command to `path`. It looks for Python next to its own file."""
     path.parent.mkdir(parents=True)
     shutil.copy2(COMMAND, path)
     return path
