@@ -33,7 +33,7 @@ struct Matrix {
   bool fits_tiles() const { return rows % kMultiple == 0 && columns % kMultiple == 0; }
 };
 
-Matrix as_matrix(at::IntArrayRef sizes) {
+Matrix flatten_rows(at::IntArrayRef sizes) {
   const std::int64_t columns = sizes.empty() ? 1 : sizes.back();
   return {columns == 0 ? 0 : c10::multiply_integers(sizes) / columns, columns};
 }
@@ -133,7 +133,7 @@ FourTensors layer_norm_quantize_cuda(const at::Tensor& x, const at::Tensor& weig
   constexpr auto kName = "layer_norm_quantize";
   ops::check_norm_forward(kName, x, weight, bias);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = as_matrix(x.sizes());
+  const Matrix matrix = flatten_rows(x.sizes());
   if (!norm_fits(weight, matrix, columnwise)) {
     return ops::layer_norm_quantize_pair(x, weight, bias, eps, zero_centered_gamma, scale, amax,
                                          format, columnwise);
@@ -150,7 +150,7 @@ ThreeTensors rms_norm_quantize_cuda(const at::Tensor& x, const at::Tensor& weigh
   constexpr auto kName = "rms_norm_quantize";
   ops::check_norm_forward(kName, x, weight, std::nullopt);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = as_matrix(x.sizes());
+  const Matrix matrix = flatten_rows(x.sizes());
   if (!norm_fits(weight, matrix, columnwise)) {
     return ops::rms_norm_quantize_pair(x, weight, eps, zero_centered_gamma, scale, amax, format,
                                        columnwise);
@@ -169,7 +169,7 @@ TwoTensors activation_quantize_cuda(const at::Tensor& x, c10::string_view name,
   const ops::Activation& activation = ops::activation_from_name(name);
   const auto sizes = ops::check_activation(x, activation);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = as_matrix(sizes);
+  const Matrix matrix = flatten_rows(sizes);
   if (columnwise && !matrix.fits_tiles()) {
     return ops::activation_quantize_pair(x, name, scale, amax, format, columnwise);
   }
@@ -207,7 +207,7 @@ ThreeTensors activation_backward_quantize_cuda(const at::Tensor& grad, const at:
   const ops::Activation& activation = ops::activation_from_name(name);
   ops::check_activation_gradient(grad, x, activation);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = as_matrix(x.sizes());
+  const Matrix matrix = flatten_rows(x.sizes());
   if (!matrix.fits_tiles()) {
     return ops::activation_backward_quantize_pair(grad, x, name, scale, amax, format, columnwise,
                                                   bias_dtype);
@@ -235,7 +235,7 @@ ThreeTensors activation_backward_quantize_cuda(const at::Tensor& grad, const at:
 at::Tensor bias_gradient_cuda(const at::Tensor& grad, at::ScalarType dtype) {
   constexpr auto kName = "bias_gradient";
   ops::check_bias_gradient(grad, dtype);
-  const Matrix matrix = as_matrix(grad.sizes());
+  const Matrix matrix = flatten_rows(grad.sizes());
   if (!matrix.fits_tiles() || grad.numel() == 0 || grad.scalar_type() == at::kDouble) {
     return ops::bias_gradient_by_torch(grad, dtype);
   }
