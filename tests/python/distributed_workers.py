@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import functools
+import multiprocessing
+import multiprocessing.reduction
 import os
 import sys
 import tempfile
@@ -27,6 +29,8 @@ DEVICES = [
 ]
 
 _DEVICE = torch.device("cpu")
+# What tests of several ranks import.
+_PRELOADED = ["pytest", "torch.distributed.fsdp", "torch.distributed.tensor", "telens.pytorch"]
 
 
 def rank_device() -> torch.device:
@@ -49,10 +53,34 @@ def _choose(device: str, rank: int, world_size: int) -> tuple[str, torch.device]
     return "gloo", torch.device("cuda", 0)
 
 
+class _Surroundings:
+    """The caller's environment variables, folder, standard output and error.
+
+    Processes of a fork server would otherwise get those of the server's start.
+    """
+
+    def __getstate__(self) -> dict:
+        streams = [multiprocessing.reduction.DupFd(each) for each in (1, 2)]
+        return {"environment": dict(os.environ), "folder": os.getcwd(), "streams": streams}
+
+    def enter(self) -> None:
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        for number, stream in enumerate(self.streams, start=1):
+            os.dup2(stream.detach(), number)
+
+
 def _enter(
-    rank: int, function: Callable[[int], None], world_size: int, store: str, device: str
+    rank: int,
+    function: Callable[[int], None],
+    world_size: int,
+    store: str,
+    device: str,
+    surroundings: _Surroundings,
 ) -> None:
     global _DEVICE
+    surroundings.enter()
     torch.set_num_threads(1)
     backend, _DEVICE = _choose(device, rank, world_size)
     if _DEVICE.type == "cuda":
@@ -86,8 +114,14 @@ def run_ranks(
         _skip_without_kernels()
     bound = functools.partial(_call, function, args)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (bound, world_size, f"{folder}/store", device)
-        torch.multiprocessing.spawn(_enter, arguments, nprocs=world_size)
+        arguments = (bound, world_size, f"{folder}/store", device, _Surroundings())
+        # The fork server imports torch once, not for every rank. A process that has used CUDA
+        # cannot be forked.
+        method = "forkserver" if device == "cpu" else "spawn"
+        multiprocessing.set_forkserver_preload(_PRELOADED)
+        torch.multiprocessing.start_processes(
+            _enter, arguments, nprocs=world_size, start_method=method
+        )
 
 
 def _skip_without_kernels() -> None:
