@@ -1,12 +1,13 @@
 # Install rules, the same for `cmake --install` and for the wheel, whose prefix is the package's own
 # folder: bin/telens, lib/libtelens.so, include/telens/, lib/cmake/telens/. In the wheel the command
-# goes to the scripts of the environment instead.
+# goes to the scripts of the environment instead. The component `plugin` is what CMake requires to
+# build a plugin without LibTorch; packaging/build_wheels.py adds the headers.
 include(CMakePackageConfigHelpers)
 set(_telens_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/telens")
 
 set_target_properties(telens_options PROPERTIES EXPORT_NAME options)
 install(TARGETS telens_options EXPORT telensOptions)
-install(EXPORT telensOptions NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
+install(EXPORT telensOptions NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}" COMPONENT plugin)
 
 set_target_properties(telens_base PROPERTIES EXPORT_NAME base)
 install(TARGETS telens_base EXPORT telensBase ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
@@ -27,7 +28,7 @@ if(TELENS_TORCH)
   install(EXPORT telensTorch NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
   set_target_properties(telens_plugin PROPERTIES EXPORT_NAME plugin)
   install(TARGETS telens_plugin EXPORT telensPlugin)
-  install(EXPORT telensPlugin NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
+  install(EXPORT telensPlugin NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}" COMPONENT plugin)
   # The C++ sample says with it what is wrong on its command line.
   set(_telens_header_folders core record hooks analysis features inspector_cli/command_line)
   list(APPEND _telens_modules FindLibTorch.cmake)
@@ -79,4 +80,4 @@ write_basic_package_version_file("${_telens_package}/telensConfigVersion.cmake"
 list(TRANSFORM _telens_modules PREPEND "${PROJECT_SOURCE_DIR}/cmake/")
 install(FILES ${_telens_modules} "${_telens_package}/telensConfig.cmake"
               "${_telens_package}/telensConfigVersion.cmake"
-        DESTINATION "${_telens_cmake_dir}")
+        DESTINATION "${_telens_cmake_dir}" COMPONENT plugin)

@@ -28,6 +28,8 @@ NATIVE = platform.machine()
 # on systems with musl.
 CLI_PLATFORM = "manylinux_2_28_{0}.musllinux_1_2_{0}"
 MAX_MEGABYTES = {"telens-cli": 6, "telens": 8, "telens-core": 8}
+# The header of plugins that do not use LibTorch.
+PLUGIN_HEADER = "hooks/plugin_abi.h"
 # The oldest torch whose stable ABI the observer uses, as in python/telens/_load.py.
 OLDEST_TORCH = "2.10"
 # Libraries that torch's wheel or every Linux system with glibc contains.
@@ -144,6 +146,25 @@ def add_binaries(
             wheel.add(f"{path}/{file.name}", stripped)
 
 
+def list_headers(header: str) -> list[str]:
+    """Returns the paths of a header of TELens and of all headers of TELens that it includes."""
+    command = ["c++", "-std=c++20", "-MM", "-I", str(ROOT), "-x", "c++", str(ROOT / header)]
+    rule = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    paths = (Path(each) for each in rule.split(":", 1)[1].replace("\\\n", " ").split())
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths if path.is_relative_to(ROOT))
+
+
+def plugin_files(build: Path) -> dict[str, Path]:
+    """Returns what builds a plugin that does not use LibTorch: path in the wheel -> file."""
+    folder = build / "wheel/plugin"
+    install = ["cmake", "--install", str(build), "--prefix", str(folder), "--component", "plugin"]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    files = {f"telens/include/telens/{name}": ROOT / name for name in list_headers(PLUGIN_HEADER)}
+    for file in sorted((folder / "lib/cmake/telens").iterdir()):
+        files[f"telens/lib/cmake/telens/{file.name}"] = file
+    return files
+
+
 def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
     files = binaries(build, libraries, "observer", "observe")
     tools = Binutils(architecture, NATIVE)
@@ -158,6 +179,8 @@ def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> P
     wheel = Wheel(about, f"{python_tag(files[0])}-{tag}")
     wheel.add_folder("telens", ROOT / "python/telens", skip=["__pycache__", "_build.py.in"])
     wheel.files["telens/_build.py"] = (build / "python/telens/_build.py").read_bytes()
+    for path, file in plugin_files(build).items():
+        wheel.add(path, file)
     add_binaries(wheel, tools, out, architecture, files)
     return wheel.write(out)
 
@@ -194,6 +217,8 @@ def make_core(build: Path, libraries: Path, out: Path, architecture: str) -> Pat
         )
         wheel.add_folder("telens/include", prefix / "include")
         wheel.add_folder("telens/lib/cmake", prefix / "lib/cmake")
+    for path in plugin_files(build):
+        del wheel.files[path]
     add_binaries(wheel, tools, out, architecture, files)
     return wheel.write(out)
 

@@ -161,9 +161,9 @@ constexpr std::string_view kPythonPackage =
 // folders of that environment.
 std::string configure_command() {
   const auto package = find_pip_package();
-  if (!package) return "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3)";
+  if (!package) return "cmake -B build -G Ninja -DPython3_EXECUTABLE=$(command -v python3)";
   return fmt::format("cmake -B build -G Ninja {} {}",
-                     shell_word("-DTELENS_TORCH_PYTHON=" + (command_folder() / "python3").string()),
+                     shell_word("-DPython3_EXECUTABLE=" + (command_folder() / "python3").string()),
                      shell_word("-DCMAKE_PREFIX_PATH=" + package->string()));
 }
 

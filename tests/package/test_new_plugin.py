@@ -13,23 +13,28 @@ def new_plugin(prefix, folder, language):
     return folder / "count_large"
 
 
+def environment():
+    packages = os.environ.get("TELENS_PACKAGES", str(BUILD / "python"))
+    return os.environ | {"PYTHONPATH": packages}
+
+
 def test_a_new_cpp_plugin_builds_and_its_test_passes(prefix, tmp_path):
     project = new_plugin(prefix, tmp_path, "cpp")
     build = tmp_path / "build"
     run(
         *("cmake", "-S", project, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug"),
-        *(f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTELENS_TORCH_PYTHON={sys.executable}"),
+        *(f"-DCMAKE_PREFIX_PATH={prefix}", f"-DPython3_EXECUTABLE={sys.executable}"),
     )
     run("cmake", "--build", build)
-    assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure")
+    tests = ("ctest", "--test-dir", build, "--output-on-failure")
+    assert "100% tests passed" in run(*tests, env=environment())
 
 
 def test_a_new_python_plugin_passes_its_test(prefix, tmp_path):
     project = new_plugin(prefix, tmp_path, "python")
-    packages = os.environ.get("TELENS_PACKAGES", str(BUILD / "python"))
     output = run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", project),
-        env=os.environ | {"PYTHONPATH": packages},
+        env=environment(),
         cwd=project,
     )
     assert "1 passed" in output

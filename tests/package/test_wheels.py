@@ -272,6 +272,7 @@ def test_wheels_contain_their_binaries(wheels):
     assert binaries("telens") == [f"telens/_observer{suffix}", "telens/lib/libtelens_observe.so"]
     assert binaries("telens-core") == [f"telens/_C{suffix}", "telens/lib/libtelens.so"]
     assert "telens/pytorch/__init__.py" in names_in(wheels["telens"])
+    assert "telens/include/telens/hooks/plugin_abi.h" in names_in(wheels["telens"])
     assert "telens/include/telens/hooks/plugin.h" in names_in(wheels["telens-core"])
 
 
@@ -331,14 +332,12 @@ def test_separate_command_uses_the_python_of_the_program(bare, environment, tmp_
 
 
 @cpu_build
-def test_cpp_plugin_builds_against_the_wheel(environment, tmp_path):
-    command = environment.parent / "telens"
+@pytest.mark.parametrize("packages", ["environment", "observing"])
+def test_cpp_plugin_builds_against_the_wheels(request, tmp_path, packages):
+    command = request.getfixturevalue(packages).parent / "telens"
     printed = run(command, "new-plugin", "CountLarge", "--cpp", "--dir", tmp_path)
-    package = re.search(r"-DCMAKE_PREFIX_PATH=(\S+)", printed)[1]
+    options = re.findall(r"-D\w+=\S+", printed)
     build = tmp_path / "build"
-    run(
-        *("cmake", "-S", tmp_path / "count_large", "-B", build, "-G", "Ninja"),
-        *(f"-DCMAKE_PREFIX_PATH={package}", f"-DTELENS_TORCH_PYTHON={sys.executable}"),
-    )
+    run("cmake", "-S", tmp_path / "count_large", "-B", build, "-G", "Ninja", *options)
     run("cmake", "--build", build)
     assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure")
