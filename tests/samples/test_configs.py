@@ -81,6 +81,14 @@ def test_the_gemm_that_keeps_its_direction_worst_comes_first(tmp_path: Path):
     assert lowest[0] < lowest[-1]
 
 
+def test_advise_answers_which_layers_stay_in_bf16(tmp_path: Path):
+    config = ROOT / "configs" / "which_layers_in_bf16.yaml"
+    train(tmp_path, "--config", str(config), "--steps", "22", name="run")
+    assert "Keep in BF16: no layer stands out under current scaling" in said(
+        "advise", tmp_path / "run"
+    )
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 def test_current_scaled_gradients_do_not_underflow_at_first(scaled: bool, tmp_path: Path):
     text = (ROOT / "configs" / "current_scaling_for_gradients.yaml").read_text()
