@@ -45,7 +45,7 @@ class Total:
 
 
 class Spread:
-    """The largest minus the smallest element, whose words are not merged by addition."""
+    """Largest minus smallest element, whose words are not merged by addition."""
 
     size = 2
 
@@ -214,7 +214,7 @@ def test_the_features_that_take_them_explain_them(define, tmp_path, capsys):
     define(Spread, "spread")
     with debug.session("", log_dir=tmp_path):
         debug.explain_features(["transformer_engine.LogTensorStats", "FakeQuant"])
-    assert capsys.readouterr().out.count("spread: Largest minus smallest element: sums that") == 1
+    assert capsys.readouterr().out.count("spread: Largest minus smallest element, whose") == 1
 
 
 def test_names_that_are_taken_are_refused_and_both_owners_named(define):
