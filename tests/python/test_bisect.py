@@ -23,7 +23,7 @@ def test_the_tensor_that_a_training_fails_for_is_found(build_folder, tmp_path):
         "--", sys.executable, TRAINING,
     ]  # fmt: skip
     answer = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=280, cwd=tmp_path,
+        list(map(str, command)), capture_output=True, text=True, timeout=900, cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "2"},
     )  # fmt: skip
     assert answer.returncode == 0, answer.stdout + answer.stderr
