@@ -376,7 +376,8 @@ def test_a_session_without_any_telens_layer_says_so_at_its_end(ran):
     assert line.endswith(
         "WARNING - no layer of TELens ran in this session, so none was watched: 2 torch.nn.Linear "
         "ran instead; call telens.pytorch.convert(model) once the model is built, or start the "
-        "script with `python -m telens.run_as_te --convert`"
+        "script with `python -m telens.run_as_te --convert`. To record the model without FP8: "
+        "`telens run`"
     )
     assert "no optimizer" not in ran[1]["plain.py"]["err"]
 

@@ -150,7 +150,8 @@ def no_layer_message() -> str:
         return f"{message}; call telens.watch(model) once the model is built"
     return (
         f"{message}; call telens.pytorch.convert(model) once the model is built, or start the "
-        "script with `python -m telens.run_as_te --convert`"
+        "script with `python -m telens.run_as_te --convert`. To record the model without FP8: "
+        "`telens run`"
     )
 
 
