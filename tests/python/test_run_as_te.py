@@ -382,6 +382,34 @@ def test_a_session_without_any_telens_layer_says_so_at_its_end(ran):
     assert "no optimizer" not in ran[1]["plain.py"]["err"]
 
 
+def run_script(folder, text, *options):
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "script.py").write_text(text)
+    command = [sys.executable, "-m", "telens.run_as_te", *options, "script.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_losses_of_a_script_are_recorded(tmp_path):
+    script = """\
+import json, torch
+import transformer_engine.pytorch as te
+model = te.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    parts = [model(torch.randn(16, 16)).square().mean() for _ in range(2)]
+    for part in parts:
+        (part / 2).backward()
+    optimizer.step()
+    losses.append(sum(parts).item() / 2)
+print(json.dumps(losses))
+"""
+    done = run_script(tmp_path, script, "--config", "config.yaml", "--log-dir", "logs")
+    assert done.returncode == 0, done.stderr
+    recorded = telens.open_run(tmp_path / "logs").losses
+    assert recorded.to_list() == pytest.approx(json.loads(done.stdout))
+
+
 def test_session_after_a_conversion_quotes_its_reasons(ran):
     (line,) = [each for each in messages(ran, "odd_widths.py").splitlines() if "no layer" in each]
     assert "telens.pytorch.convert did not convert: Linear: weight [" in line

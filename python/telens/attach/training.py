@@ -62,13 +62,15 @@ class LossWatch:
     ----------
     guard
         wraps each hook
+    warns
+        whether many backwards without an end of the iteration are warned of
     """
 
-    def __init__(self, guard: Callable[[Callable], Callable]) -> None:
+    def __init__(self, guard: Callable[[Callable], Callable], warns: bool = True) -> None:
         self._losses: list[torch.Tensor] = []
         self._summed = 0.0  # losses that are not kept any more
         self._count = 0
-        self._warned = False
+        self._warned = not warns
         self._loss_scale: torch.Tensor | None = None
         self._divided = False  # True if a framework has divided the losses
         self._divisors: frozenset[int] | None = None  # of all losses since the last take()
@@ -137,6 +139,8 @@ class LossWatch:
             tensors = tensors[0] if len(tensors) == 1 else None
         if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1 or in_backward():
             return
+        if tensors.is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # a copy in the graph would keep the last replay's value
         # A copy: the program may change the loss in place, or it is a part of a large tensor.
         unscaled = getattr(tensors, "_telens_unscaled", None)
         loss, divisors = unscaled or (tensors.detach().clone(), _divisors_of(tensors))

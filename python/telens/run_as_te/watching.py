@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from telens import _C, debug
+from telens.attach.training import LossWatch
 from telens.debug.layer_names import assign_layer_names, note_plain_layers
 from telens.pytorch.module import Module
 from telens.run_as_te.names import after_import
@@ -41,8 +44,9 @@ def watching(options: SessionOptions) -> Iterator[None]:
     **Names.** A model's first forward names its layers, as ``infer_and_assign_layer_names`` does
     (``model``, a second one ``model_2``), unless some of its layers have names already.
 
-    **Numbers.** Each Trainer of Hugging Face's transformers gets a ``RecordingCallback``, which
-    records loss, learning rate and gradient norm.
+    **Numbers.** The loss of an iteration is the one on which the script calls ``backward()``, as
+    for ``telens.watch``. Each Trainer of Hugging Face's transformers gets a ``RecordingCallback``,
+    which records loss, learning rate and gradient norm.
 
     **Steps.** After each ``step()`` of the first ``torch.optim.Optimizer`` that steps: forwards and
     backwards that accumulate gradients are one iteration, and so are those for several optimizers
@@ -52,10 +56,12 @@ def watching(options: SessionOptions) -> Iterator[None]:
     debug.initialize(
         options.config_file, feature_dirs=options.feature_dirs or None, log_dir=options.log_dir
     )
-    steps = _Steps()
+    losses = LossWatch(_guarded, warns=False)
+    steps = _Steps(losses)
     names = _Names()
     try:
         with contextlib.ExitStack() as hooks:
+            hooks.callback(losses.remove)
             hooks.callback(register_optimizer_step_post_hook(steps.note_step).remove)
             hooks.callback(register_module_forward_pre_hook(names.note_forward).remove)
             hooks.enter_context(after_import("nvdlfw_inspect.api", steps.take_over_api))
@@ -78,11 +84,26 @@ def _refuse_another(*args: Any, **kwargs: Any) -> None:
     )
 
 
+def _guarded(hook: Callable) -> Callable:
+    """Wraps a hook: an error in it is a warning, and the training continues."""
+
+    @functools.wraps(hook)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return hook(*args, **kwargs)
+        except Exception as error:
+            warnings.warn(f"telens.run_as_te: a loss is not recorded: {error}", stacklevel=2)
+            return None
+
+    return guarded
+
+
 class _Steps:
     """Ends iterations when an optimizer steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, losses: LossWatch) -> None:
         self.count = 0
+        self._losses = losses
         self._leader: weakref.ref[torch.optim.Optimizer] | None = None
         self._script_steps = False
 
@@ -97,7 +118,13 @@ class _Steps:
         elif leader is not optimizer:
             return
         self.count += 1
-        debug.step()
+        debug.step(self._take_loss())
+
+    def _take_loss(self) -> float | None:
+        """Returns the loss of the iteration, None if there is none or a Trainer records it."""
+        loss = self._losses.take()
+        trainer = sys.modules.get("telens.pytorch.hugging_face.trainer")
+        return None if trainer is not None and trainer.is_recording() else loss
 
     def take_over_api(self) -> Callable[[], None]:
         """Replaces functions of the API; returns a function that restores them."""
@@ -114,6 +141,9 @@ class _Steps:
         # The optimizer's step before the first call has already ended this iteration.
         if self._script_steps or self.count == 0:
             self.count += 1
+            loss = self._take_loss()
+            if not args:
+                kwargs.setdefault("loss", loss)
             debug.step(*args, **kwargs)
         self._script_steps = True
 

@@ -24,7 +24,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from telens import _C, debug
 
-__all__ = ["RecordingCallback", "add_to_every_trainer"]
+__all__ = ["RecordingCallback", "add_to_every_trainer", "is_recording"]
 
 
 class RecordingCallback(TrainerCallback):
@@ -131,6 +131,11 @@ def add_to_every_trainer() -> Callable[[], None]:
     return undo
 
 
+def is_recording() -> bool:
+    """Returns True while a Trainer with a RecordingCallback is training."""
+    return _patches.is_active()
+
+
 def _callbacks_of(trainer: Trainer) -> list[RecordingCallback]:
     return [each for each in trainer.callback_handler.callbacks if type(each) is RecordingCallback]
 
@@ -141,6 +146,9 @@ class _Patches:
     def __init__(self) -> None:
         self._training: weakref.WeakSet[RecordingCallback] = weakref.WeakSet()
         self._original: Callable | None = None
+
+    def is_active(self) -> bool:
+        return bool(self._training)
 
     def add(self, callback: RecordingCallback) -> None:
         """Patches the class, if it is not patched yet, until ``callback`` ends or is deleted."""
