@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import report_missing_client
 
 import telens
@@ -408,6 +409,13 @@ print(json.dumps(losses))
     assert done.returncode == 0, done.stderr
     recorded = telens.open_run(tmp_path / "logs").losses
     assert recorded.to_list() == pytest.approx(json.loads(done.stdout))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the script finds its GPU")
+def test_script_without_its_gpu_names_device_cpu(tmp_path):
+    done = run_script(tmp_path, "import torch\ntorch.ones(1).cuda()\n")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("--device cpu runs a script for a GPU on the CPU")
 
 
 def test_session_after_a_conversion_quotes_its_reasons(ran):

@@ -28,6 +28,16 @@ learning rate and gradient norm of a Hugging Face Trainer, and ends with the scr
 Example: python -m telens.run_as_te --convert --recipe delayed --config debug.yaml train.py"""
 
 
+# In errors of torch on a machine without a GPU.
+_NO_GPU = (
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "Torch not compiled with CUDA enabled",
+    "driver version is insufficient",
+)
+_NO_GPU_HINT = "telens.run_as_te: --device cpu runs a script for a GPU on the CPU"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status for an invalid command line. Errors and exits of the script
     propagate."""
@@ -47,7 +57,12 @@ def main(arguments: list[str] | None = None) -> int:
             stack.enter_context(session)
         except (ConfigError, UsageError) as error:
             return _refuse(error)
-        (_run_module if options.module else _run_script)(options.script, options.arguments)
+        try:
+            (_run_module if options.module else _run_script)(options.script, options.arguments)
+        except (RuntimeError, AssertionError) as error:
+            if options.device is None and any(text in str(error) for text in _NO_GPU):
+                error.args = (f"{error}\n{_NO_GPU_HINT}",)
+            raise
     return 0
 
 
