@@ -215,8 +215,8 @@ void run_advise(const AdviseOptions& options) {
   if (advices.empty()) {
     raise<UsageError>(
         "{}: no loss of a recipe was recorded; expected a statistic such as mxfp8_underflows% of "
-        "the activations. Record with telens.watch, or with configs/compare_recipes.yaml for all "
-        "recipes",
+        "the activations, after the warm-up. Record with telens.watch, or with "
+        "configs/compare_recipes.yaml for all recipes",
         options.run);
   }
   if (options.format == Format::json) {

@@ -105,3 +105,4 @@ def test_a_run_without_losses_is_refused(telens, training, lines, tmp_path):
     result = telens("advise", training.write(lines, tmp_path))
     assert result.returncode == 2
     assert "configs/compare_recipes.yaml" in result.stderr
+    assert "after the warm-up" in result.stderr  # a short run records nothing else
