@@ -16,9 +16,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["add_marks", "after_compiled_forward", "before_compiled_forward", "remove_marks"]
+__all__ = [
+    "ATTRIBUTE",
+    "add_marks",
+    "after_compiled_forward",
+    "before_compiled_forward",
+    "remove_marks",
+]
 
-_ATTRIBUTE = "_telens_marks"
+ATTRIBUTE = "_telens_marks"  # of a watched module
 
 # By number of the module: show(index of the tensor, tensor), while a model is watched.
 _shown: dict[int, Callable[[int, torch.Tensor], None]] = {}
@@ -66,19 +72,25 @@ def add_marks(module: torch.nn.Module, show: Callable[[int, torch.Tensor], None]
     _next += 1
     _shown[_next] = show
     # One for the forward and one for the backward, which the forward must not mutate.
-    module.__dict__[_ATTRIBUTE] = [torch.tensor(_next), torch.tensor(_next)]
+    module.__dict__[ATTRIBUTE] = [torch.tensor(_next), torch.tensor(_next)]
 
 
 def remove_marks(module: torch.nn.Module) -> None:
     """Undoes ``add_marks``. Compiled graphs still call the operator, which then does nothing."""
-    marks = module.__dict__.pop(_ATTRIBUTE, None)
+    marks = module.__dict__.pop(ATTRIBUTE, None)
     if marks is not None:
         _shown.pop(int(marks[0]), None)
 
 
+def _marks_of(module: torch.nn.Module) -> list[torch.Tensor] | None:
+    """Returns None in torch.export: the exported program must not need this package."""
+    # torch.compile traces torch.compiler.is_exporting() as True.
+    return None if torch.compiler._is_exporting_flag else module.__dict__.get(ATTRIBUTE)
+
+
 def before_compiled_forward(module: torch.nn.Module, args: tuple) -> tuple | None:
     """Shows the input. Traced by torch.compile."""
-    marks = module.__dict__.get(_ATTRIBUTE)
+    marks = _marks_of(module)
     if marks is None or not args or not isinstance(args[0], torch.Tensor):
         return None
     first = args[0]
@@ -92,7 +104,7 @@ def before_compiled_forward(module: torch.nn.Module, args: tuple) -> tuple | Non
 
 def after_compiled_forward(module: torch.nn.Module, output: Any) -> torch.Tensor | None:
     """Shows weight and output. Traced by torch.compile."""
-    marks = module.__dict__.get(_ATTRIBUTE)
+    marks = _marks_of(module)
     if marks is None or not isinstance(output, torch.Tensor) or not output.is_floating_point():
         return None
     weight = getattr(module, "weight", None)

@@ -33,6 +33,7 @@ from telens.attach.compiled import (
     before_compiled_forward,
     remove_marks,
 )
+from telens.attach.copies import UnwatchedCopies
 from telens.attach.experts import Router, is_router, record_routing
 from telens.attach.layers import Call, Layer, has_kernels
 from telens.attach.modules import (
@@ -46,6 +47,7 @@ from telens.attach.modules import (
 from telens.attach.torchao_casts import TorchaoCasts
 from telens.attach.trackers import Trackers, trackers_of
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
+from telens.attach.transforms import is_transforming
 from telens.debug import arguments, diagnosis, exits, sessions
 
 __all__ = ["Watch", "current", "step", "watch"]
@@ -94,6 +96,7 @@ class Watch:
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
         self._batches = BatchWatch(self._guard, self._optimizers.is_due)
         self._casts = TorchaoCasts(self._layer_of.get, self._guard)
+        self._copies = UnwatchedCopies()
         self._attention = AttentionFunction(
             self._guard(self._before_attention), self._guard(self._after_attention)
         )
@@ -137,7 +140,9 @@ class Watch:
 
         @self._guard
         def add(module: torch.nn.Module, output: Any) -> None:
-            if module.training and self._optimizers.is_due() and not in_backward():
+            if is_transforming() or in_backward():
+                return
+            if module.training and self._optimizers.is_due():
                 router.add(module, output)
 
         def after(module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -262,6 +267,7 @@ class Watch:
         self._attention.remove()
         self._batches.remove()
         self._casts.remove()
+        self._copies.remove()
 
     def _guard(self, call: Callable) -> Callable:
         """Wraps a hook: an error in it ends the watch with a warning, and never the training."""
@@ -309,6 +315,8 @@ class Watch:
         None if nothing is due. False in a recomputation for a checkpoint: the first forward has
         shown its tensors; its graph, if it has one, is the one that the backward uses. Else True.
         """
+        if is_transforming():
+            return None
         recomputed = in_backward()
         if not recomputed and self._optimizer_stepped and self._steps_itself:
             self._finish(None)
