@@ -122,3 +122,38 @@ def test_transforms_of_functions_do_not_end_the_watch(tmp_path, model):
     for layer in ("0", "2"):
         for tensor in ("activation", "weight", "gradient"):
             assert {(layer, tensor, 0), (layer, tensor, 1)} <= {*values}
+
+
+class TestUnusualTensors:
+    """Tensors that no statistic can read do not end the recording of others."""
+
+    def test_sparse_gradients_are_skipped(self, tmp_path):
+        model = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 4))
+        stats = config(["cur_amax"], ["weight", "wgrad"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with telens.watch(model, stats, tmp_path):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.arange(5)).square().mean().backward()
+                optimizer.step()
+        values = recorded(tmp_path, "cur_amax")
+        assert {("1", "wgrad", 0), ("1", "wgrad", 1), ("0", "weight", 1)} <= {*values}
+
+    def test_fp64_models_are_recorded(self, tmp_path, model):
+        model = model.double()
+        with telens.watch(model, AMAX, tmp_path):
+            model(X.double()).sum().backward()
+        values = recorded(tmp_path, "cur_amax")
+        assert values["0", "activation", 0] == X.abs().max().item()
+        assert ("2", "gradient", 0) in values
+
+    def test_complex_weights_do_not_end_the_watch(self, tmp_path):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, dtype=torch.complex64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(), telens.watch(model, AMAX, tmp_path):
+            warnings.simplefilter("error", UserWarning)
+            for _ in range(2):
+                optimizer.zero_grad()
+                model[1](model[0](X).to(torch.complex64)).abs().mean().backward()
+                optimizer.step()
+        assert ("0", "activation", 1) in recorded(tmp_path, "cur_amax")

@@ -81,6 +81,10 @@ class Layer:
         if not has_kernels(tensor.device):
             rowwise = columnwise = None  # the casts are on that device
         tensor = local_part(tensor)
+        if tensor.layout != torch.strided:  # such as the sparse gradient of an embedding
+            return
+        if tensor.dtype == torch.float64:
+            tensor = tensor.float()  # the statistics have no kernels for FP64
         if tensor.is_floating_point():
             self.calls.inspect_tensor(
                 tensor_name=tensor_name,

@@ -435,7 +435,7 @@ class OptimizerWatch:
         # error has ended the watch of one rank.
         if any(hasattr(p.grad, "to_local") for p in trained):
             self._is_sharded = True
-        dense = [p for p in trained if not p.grad.is_sparse and _own_part(p.grad).numel() > 0]
+        dense = [p for p in trained if _is_dense(p.grad) and _own_part(p.grad).numel() > 0]
         if not dense:
             return
         gradients = [_own_part(p.grad) for p in dense]
@@ -537,6 +537,10 @@ class OptimizerWatch:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _is_dense(gradient: torch.Tensor) -> bool:
+    return gradient.is_floating_point() and not gradient.is_sparse
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
