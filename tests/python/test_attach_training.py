@@ -1,5 +1,6 @@
 """telens.watch: losses and optimizer steps of unusual but correct programs."""
 
+import math
 import sys
 import types
 import warnings
@@ -360,6 +361,12 @@ def test_decay_below_half_a_unit_of_bf16_is_lost(tmp_path):
 
 def test_decay_of_several_units_is_not_lost(tmp_path):
     assert [*measure_decay(tmp_path, torch.bfloat16, 0.5).values()] == pytest.approx([0, 0], abs=5)
+
+
+def test_decay_of_weights_that_become_nan_is_not_measured(tmp_path):
+    # Adam's epsilon of 1e-8 is zero in FP16: the update of a row without a gradient is 0 / 0.
+    assert measure_decay(tmp_path, torch.float16, 1e-2) == {}
+    assert math.isnan(scalars(tmp_path, "update_to_weight")[0])
 
 
 @pytest.mark.parametrize(

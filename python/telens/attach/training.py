@@ -292,7 +292,7 @@ def _measure_decay(
     Returns [sum by which they shrank, sum by which they should have, number of elements that
     should have changed by a unit in the last place].
     """
-    idle = (update == 0) & (before != 0)
+    idle = (update == 0) & (before != 0) & after.isfinite()
     sizes = torch.where(idle, before, 0).float().abs()
     shrunk = sizes - torch.where(idle, after, 0).float().abs()
     changes = idle.sum() * (decay / torch.finfo(before.dtype).eps)
