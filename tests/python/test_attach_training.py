@@ -35,6 +35,23 @@ def call_backward(times):
         torch.ones(1, requires_grad=True).backward()
 
 
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_an_optimizer_of_replaced_parameters_is_warned_of(tmp_path, model, is_stale):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    if is_stale:
+        model.weight = nn.Parameter(model.weight.detach().clone())
+        model.bias = nn.Parameter(model.bias.detach().clone())
+    with warnings.catch_warnings(record=True) as caught, telens.watch(model, AMAX, tmp_path):
+        warnings.simplefilter("always")
+        for _ in range(12):
+            model(X).sum().backward()
+            optimizer.step()
+            other.step()
+    texts = [str(each.message) for each in caught]
+    assert ["create it after the parameters" in each for each in texts] == [True] * is_stale
+
+
 def test_every_form_of_backward_keeps_its_meaning(tmp_path, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     plain = torch.autograd.grad(model(X).sum(), [model.weight])[0]

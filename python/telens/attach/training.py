@@ -32,6 +32,7 @@ _FRAMES_TO_FRAMEWORK = 8
 _KEPT_LOSSES = 64  # more are summed, which waits for the device
 _MANY_BACKWARDS = 1000  # backwards without an end of the iteration that are warned of
 
+_OTHER_STEPS = 10  # steps of optimizers without a watched parameter that are warned of
 _LAST_OPERATIONS = 8  # operations of a loss that are searched for a division
 _MOST_MICRO_BATCHES = 1e6
 _SUM = 2  # reduction="sum" in the nodes of torch's losses
@@ -341,6 +342,7 @@ class OptimizerWatch:
         self.on_step = on_step
         self.every = every
         self.steps = 0  # iterations with a step
+        self._other_steps = 0  # before the first step on a parameter of a model
         # By id(optimizer); with the id of parameters whose moments begin with this step.
         self._samples: dict[int, tuple[list[_Sample], set[int]]] = {}
         self._norms: list[float] = []  # of the gradients of this iteration
@@ -403,6 +405,8 @@ class OptimizerWatch:
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._samples.pop(id(optimizer), None)
         trained = self._trained(optimizer)
+        if not trained:
+            self._warn_of_other_steps(optimizer)
         if not trained or not _C.debug.is_initialized():
             return
         is_first, self._stepped = not self._stepped, True
@@ -421,6 +425,26 @@ class OptimizerWatch:
             self._samples[id(optimizer)] = (
                 [_Sample(p) for p in trained if p.is_floating_point()],
                 {id(p) for p in trained if _begins_as_adam(optimizer, p)},
+            )
+
+    def _warn_of_other_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """Warns if the optimizer seems to train parameters that the model does not have any more.
+
+        Requires that the model has gradients, and that no optimizer has used them yet.
+        """
+        if self.steps > 0 or self._stepped or self._other_steps >= _OTHER_STEPS:
+            return
+        if not any(p.grad is not None for model in self.models for p in model.parameters()):
+            return
+        self._other_steps += 1
+        if self._other_steps == _OTHER_STEPS:
+            warnings.warn(
+                f"telens.watch: {type(optimizer).__name__} made {_OTHER_STEPS} steps and does not "
+                "train a parameter of the watched model. If it should, create it after the "
+                "parameters have been replaced (model.to(), quantization, adapters). If it trains "
+                "copies of them, as in DeepSpeed and Megatron, call telens.step(loss) after each "
+                "step",
+                stacklevel=4,
             )
 
     def _measure_gradients(
