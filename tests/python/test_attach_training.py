@@ -52,6 +52,14 @@ def test_an_optimizer_of_replaced_parameters_is_warned_of(tmp_path, model, is_st
     assert ["create it after the parameters" in each for each in texts] == [True] * is_stale
 
 
+def test_a_second_watch_names_the_ways_out(tmp_path, model):
+    with telens.watch(model, AMAX, tmp_path) as watch:
+        with pytest.raises(telens.UsageError, match=r"watched already.*add\(model\).*stop\(\)"):
+            telens.watch(nn.Linear(4, 4), AMAX, tmp_path)
+        watch.add(nn.Linear(4, 4))
+    telens.watch(model, AMAX, tmp_path).stop()
+
+
 def test_every_form_of_backward_keeps_its_meaning(tmp_path, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     plain = torch.autograd.grad(model(X).sum(), [model.weight])[0]

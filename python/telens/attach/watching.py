@@ -477,7 +477,13 @@ def watch(
                 f"{pattern.pattern!r}; expected a regular expression for a whole name such as "
                 f"{_example_name(model)!r}"
             )
-    if _current is not None and not _C.debug.is_initialized():
+    if _current is not None:
+        if _C.debug.is_initialized():
+            raise _C.UsageError(
+                "telens.watch: a model is watched already. To record this model in the same run, "
+                "call add(model) of the Watch that the first call returned; to begin another run, "
+                "call its stop() first"
+            )
         _current.stop()  # its session was ended by debug.end_debug()
     trackers = trackers_of(logger)
     sessions.initialize(
