@@ -60,6 +60,17 @@ def test_a_second_watch_names_the_ways_out(tmp_path, model):
     telens.watch(model, AMAX, tmp_path).stop()
 
 
+def test_a_watched_model_that_never_ran_is_named(tmp_path, model):
+    for run in (False, True):
+        folder = tmp_path / str(run)
+        with telens.watch(model, AMAX, folder):
+            if run:
+                model(X).sum().backward()
+        logs = "".join(each.read_text() for each in folder.rglob("*.log"))
+        assert ("no forward of the watched Linear was recorded" in logs) != run
+        assert "telens.pytorch.convert" not in logs
+
+
 def test_every_form_of_backward_keeps_its_meaning(tmp_path, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     plain = torch.autograd.grad(model(X).sum(), [model.weight])[0]

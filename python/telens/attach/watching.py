@@ -48,7 +48,7 @@ from telens.attach.torchao_casts import TorchaoCasts
 from telens.attach.trackers import Trackers, trackers_of
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
 from telens.attach.transforms import is_transforming
-from telens.debug import arguments, diagnosis, exits, sessions
+from telens.debug import arguments, diagnosis, exits, layer_names, sessions
 
 __all__ = ["Watch", "current", "step", "watch"]
 
@@ -105,6 +105,7 @@ class Watch:
         except BaseException:
             self._detach()
             raise
+        layer_names.note_watched(model)
         # Before the session's own handler, which closes the run.
         atexit.register(self._stop_at_exit)
 
@@ -244,6 +245,7 @@ class Watch:
         if self._optimizer_stepped or self._losses.has_any() or failed:
             self._finish(None)  # also an iteration that ended before the optimizer's step
         sessions.end_debug()
+        layer_names.forget_watched()
 
     def _stop_at_exit(self) -> None:
         exits.note_exit()

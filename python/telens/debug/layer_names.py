@@ -112,6 +112,8 @@ _named_plain: dict[str, str] = {}
 
 # Reasons why conversions did not replace a module, with their counts.
 _left: Counter[str] = Counter()
+_watched: list[str] = []  # class name of the model of telens.watch
+
 # Number of reasons that a message quotes.
 _MOST = 3
 
@@ -126,6 +128,16 @@ def forget_left() -> None:
     _left.clear()
 
 
+def note_watched(model: torch.nn.Module) -> None:
+    """Names the model of ``telens.watch`` for the report of a session that observed no layer."""
+    _watched[:] = [type(model).__name__]
+
+
+def forget_watched() -> None:
+    """Forgets the model of ``note_watched``."""
+    _watched.clear()
+
+
 def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
     """Modules of a model that ran, for the report of a session that observed no layer."""
     _ran_plain.update(_kind(each) for each in modules if _is_plain_linear(each))
@@ -133,6 +145,11 @@ def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
 
 def no_layer_message() -> str:
     """Returns the message for the end of a session in which no TELens layer ran."""
+    if _watched:
+        return (
+            f"telens.watch: no forward of the watched {_watched[0]} was recorded. Train this "
+            "object, not a copy of it; forwards in eval mode without gradients are not recorded"
+        )
     message = "no layer of TELens ran in this session, so none was watched"
     if _ran_plain:
         message += f": {_counted(_ran_plain)} ran instead"
