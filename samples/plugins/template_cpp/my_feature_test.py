@@ -1,6 +1,6 @@
 """Watches one layer with the plugin and checks the run file:
 
-    my_feature_test.py CONFIG PLUGIN_FOLDER LOG_DIR
+my_feature_test.py CONFIG PLUGIN_FOLDER LOG_DIR
 """
 
 import shutil
