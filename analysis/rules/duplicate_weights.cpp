@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -55,6 +56,15 @@ double change_before(const Facts& facts, const Series& norm, std::int64_t first)
   return change;
 }
 
+// Returns the last iteration whose norm is finite. NaN does not equal NaN, so tied weights would
+// otherwise seem to separate.
+std::int64_t get_last_finite(const Series& norm) {
+  const auto last = std::ranges::find_if(
+      norm.points.rbegin(), norm.points.rend(), [](double value) { return std::isfinite(value); },
+      &Point::value);
+  return last != norm.points.rend() ? last->iteration : norm.points.back().iteration;
+}
+
 Finding duplicate_weights_finding(const Facts& facts, const Series& a, const Series& b,
                                   std::int64_t first, std::int64_t last) {
   const double change_of_a = change_before(facts, a, first);
@@ -99,7 +109,7 @@ std::vector<Finding> find_duplicate_weights(const Facts& facts) {
     // Weights that are equal in the whole run are shared on purpose.
     const std::int64_t first_seen = norm->points.front().iteration;
     const bool from_start = equal.front() <= first_seen + kStartIterations;
-    if (from_start && equal.back() == norm->points.back().iteration) continue;
+    if (from_start && equal.back() == get_last_finite(*norm)) continue;
     found.push_back(duplicate_weights_finding(facts, *other, *norm, equal.front(), equal.back()));
   }
   return found;

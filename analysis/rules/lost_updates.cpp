@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -40,6 +41,7 @@ std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, con
   double weights = 0;
   std::optional<LostShare> share;
   for (const auto& [iteration, percent] : reads) {
+    if (!std::isfinite(percent)) continue;  // of NaN weights, reported by nonfinite
     const double weight = rates != nullptr ? value_at(*rates, iteration).value_or(0) : 1;
     lost += weight * percent;
     weights += weight;

@@ -97,7 +97,9 @@ Moment get_moment(std::string_view name) {
   if (name == "loss") return Moment::loss;
   name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
   if (name == "grad_norm") return Moment::before_update;
-  return name == "update_to_weight" ? Moment::after_update : Moment::program;
+  const bool reads_update =
+      name == "update_to_weight" || name == "lost_updates%" || name == "lost_decay%";
+  return reads_update ? Moment::after_update : Moment::program;
 }
 
 // Returns the first non-finite scalar, by iteration and then by its moment in the step.
@@ -255,17 +257,22 @@ std::vector<const Series*> find_nonfinite_weights(const Facts& facts, std::int64
   return bad;
 }
 
+// Returns true if the scalar describes an update whose gradient norm is finite.
+bool has_finite_gradients(const Facts& facts, const NonfiniteScalar& scalar) {
+  if (scalar.moment != Moment::after_update) return false;
+  std::string name = scalar.scalars->name;  // such as "update_to_weight" or "model.lost_decay%"
+  name.replace(name.rfind('.') + 1, std::string::npos, "grad_norm");
+  const auto norm =
+      get_scalar(find_scalar_series(facts, name, scalar.scalars->rank), scalar.point.iteration);
+  return norm && std::isfinite(*norm);
+}
+
 // Describes the last finite value before an optimizer's scalar: grad_norm or the gradients.
 std::string describe_last_finite(const Facts& facts, const NonfiniteScalar& scalar) {
-  const std::int64_t iteration = scalar.point.iteration;
-  if (scalar.moment == Moment::after_update) {
-    std::string name = scalar.scalars->name;
-    name.replace(name.size() - std::string_view("update_to_weight").size(), name.size(),
-                 "grad_norm");
-    if (get_scalar(find_scalar_series(facts, name, scalar.scalars->rank), iteration))
-      return "grad_norm is finite: the optimizer step is the origin";
+  if (has_finite_gradients(facts, scalar)) {
+    return "grad_norm is finite: the optimizer step is the origin";
   }
-  const std::string up_to = describe_finite_pass(facts, true, iteration);
+  const std::string up_to = describe_finite_pass(facts, true, scalar.point.iteration);
   if (up_to.empty()) return "no gradient of this iteration was recorded";
   return up_to + ": the origin is after the backward pass or in a parameter that is not recorded";
 }
@@ -289,6 +296,13 @@ Finding make_update_finding(const Facts& facts, const NonfiniteScalar& scalar) {
     finding.evidence.push_back({"nonfinite", weight.place, next->iteration, next->value, ""});
   } else if (!bad.empty()) {
     finding.summary += fmt::format("; all {} weights are non-finite afterwards", bad.size());
+  }
+  if (has_finite_gradients(facts, scalar)) {
+    finding.next_step =
+        "check the arithmetic of the optimizer: in FP16, eps = 1e-8 is 0 and squares of small "
+        "gradients underflow, so Adam divides 0 by 0; keep FP32 copies of the weights and the "
+        "optimizer's state";
+    return finding;
   }
   finding.next_step = fmt::format(
       "check code that changes gradients between the backward pass and the optimizer's step of "

@@ -85,7 +85,8 @@ def remove_marks(module: torch.nn.Module) -> None:
 def _marks_of(module: torch.nn.Module) -> list[torch.Tensor] | None:
     """Returns None in torch.export: the exported program must not need this package."""
     # torch.compile traces torch.compiler.is_exporting() as True.
-    return None if torch.compiler._is_exporting_flag else module.__dict__.get(ATTRIBUTE)
+    exports = getattr(torch.compiler, "_is_exporting_flag", False)
+    return None if exports else module.__dict__.get(ATTRIBUTE)
 
 
 def before_compiled_forward(module: torch.nn.Module, args: tuple) -> tuple | None:

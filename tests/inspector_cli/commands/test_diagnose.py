@@ -109,6 +109,20 @@ def test_weights_that_are_always_equal_are_shared(findings, training):
     assert findings(training) == []
 
 
+def test_shared_weights_that_become_nan_are_not_duplicates(findings, training):
+    for step in range(STEPS):
+        for statistic in ("l2_norm", "mean", "std", "cur_amax"):
+            value = training.values[step, "layers.0.fc1", "weight", statistic]
+            value = value if step < 20 else math.nan
+            for layer in ("layers.0.fc1", "layers.1.fc2"):
+                training.values[step, layer, "weight", statistic] = value
+        for layer in ("layers.0.fc1", "layers.1.fc2"):
+            training.values[step, layer, "weight", "nonfinite"] = 0 if step < 20 else 3
+    causes = [each["cause"] for each in findings(training)]
+    assert causes[0] == "nonfinite"
+    assert "duplicate_weights" not in causes
+
+
 def test_outliers_name_their_tensor(findings, training):
     for step in range(16, STEPS):
         training.values[step, "layers.1.fc2", "activation", "cur_amax"] *= 30

@@ -52,6 +52,17 @@ def test_updates_lost_at_a_tiny_rate_do_not_count(diagnose, lines, training):
     assert diagnose(lines, training, {"lr": rates, "lost_updates%": shares}) == []
 
 
+def test_nan_shares_of_lost_updates_do_not_count(diagnose, lines, training):
+    shares = dict.fromkeys(MEASURED, math.nan)
+    for step, share in shares.items():
+        training.values[step, LAYERS[0], "weight", "lost_updates%"] = share
+    scalars = {"lr": constant(1e-4), "lost_updates%": shares, "grad_norm": constant(1.0)}
+    (finding,) = diagnose(lines, training, scalars)
+    assert finding["cause"] == "nonfinite"
+    assert "the optimizer step is the origin" in finding["summary"]
+    assert "arithmetic of the optimizer" in finding["next_step"]
+
+
 # ------------------------------------------------------------------ weight decay
 
 EMBEDDING = LAYERS[0]
