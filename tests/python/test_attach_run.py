@@ -226,6 +226,14 @@ def test_a_program_that_trains_nothing_is_reported(tmp_path):
         assert f"nothing was recorded in {tmp_path / 'run'}" in result.stderr
 
 
+def test_a_program_that_watches_itself_is_not_reported(tmp_path, script):
+    watch = f"import telens; telens.watch(model, log_dir={str(tmp_path / 'own')!r})"
+    script.write_text(TRAIN.replace("for _ in", f"{watch}\nfor _ in"))
+    result = run(tmp_path, sys.executable, script)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(telens.open_run(tmp_path / "own").records()) > 0
+
+
 def test_second_run_in_a_folder_is_not_reported_as_empty(tmp_path, script):
     for _ in range(2):
         result = run(tmp_path, sys.executable, script)

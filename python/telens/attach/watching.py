@@ -65,6 +65,7 @@ _NEED_FP8_MODULES = {
 }
 
 _current: Watch | None = None
+_has_watched = False
 
 
 class Watch:
@@ -459,7 +460,7 @@ def watch(
     telens.UsageError
         if the model does not contain a module to watch, or a session is already active
     """
-    global _current
+    global _current, _has_watched
     title = "telens.watch"
     if not isinstance(model, torch.nn.Module):
         raise arguments.refusal(title, "model", "a torch.nn.Module", model)
@@ -496,6 +497,7 @@ def watch(
     )
     try:
         _current = Watch(model, every, patterns, trackers)
+        _has_watched = True
     except BaseException:
         sessions.end_debug()
         raise
@@ -567,6 +569,11 @@ def _is_compiled(model: torch.nn.Module) -> bool:
 def current() -> Watch | None:
     """Returns the running watch, None if no model is watched."""
     return _current if _C.debug.is_initialized() else None
+
+
+def has_watched() -> bool:
+    """Returns True if this process has watched a model."""
+    return _has_watched
 
 
 def step(loss: float | torch.Tensor | None = None) -> None:

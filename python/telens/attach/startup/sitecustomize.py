@@ -65,7 +65,10 @@ def _run_files(folder):
 
 def _report_nothing_recorded(log_dir, before):
     """Registered in the process of the command, which ends after the processes it starts."""
-    if _run_files(log_dir) == before:
+    watching = sys.modules.get("telens.attach.watching")
+    # A program that calls telens.watch itself records into its own folder.
+    has_watched = watching is not None and watching.has_watched()
+    if not has_watched and _run_files(log_dir) == before:
         print(
             f"telens run: nothing was recorded in {log_dir}: no torch model ran a training "
             "forward (in training mode, with gradients) in this program",
