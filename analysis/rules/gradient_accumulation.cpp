@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "analysis/rules/received_gradients.h"
@@ -15,6 +18,8 @@ namespace {
 constexpr double kMaxDeviation = 0.1;    // relative; BF16 gradients show the factor to 2 %
 constexpr double kMinSharingPart = 0.2;  // share of the gradients that have the common factor
 constexpr std::size_t kMinSharing = 3;   // gradients
+constexpr std::size_t kMinSteps = 2;     // in which gradients are cleared or kept
+constexpr double kMinSumShare = 0.7;     // share of the gradients; a sum can cancel
 
 bool deviates(const ReceivedGradient& gradient, const ReceivedGradients& step) {
   return std::abs(gradient.factor - step.common) > kMaxDeviation * std::abs(step.common);
@@ -35,7 +40,8 @@ bool has_common_factor(const ReceivedGradients& step) {
              kMinSharingPart * static_cast<double>(step.gradients.size());
 }
 
-std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
+// Finds weights whose gradients are counted wrong in comparison with the other weights.
+std::vector<Finding> find_deviating_layers(const Facts& facts) {
   std::map<std::int32_t, MeasuredLayer> layers;
   std::int64_t last = 0;
   for (const ReceivedGradients& step : received_gradients(facts)) {
@@ -77,6 +83,131 @@ std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
                         {"received / computed", {}, layer.first, layer.common, "usual"}}}};
 }
 
+std::set<std::int64_t> measured_iterations(const Facts& facts) {
+  std::set<std::int64_t> iterations;
+  for (const Series* series : facts.with("accumulated_mean")) {
+    for (const Point& point : series->points) iterations.insert(point.iteration);
+  }
+  return iterations;
+}
+
+// Returns true if the optimizer received zeros for all weights whose backward pass computed nonzero
+// gradients. Requires several of them.
+bool receives_zeros(const Facts& facts, std::int64_t iteration) {
+  std::size_t nonzero = 0;
+  for (const Series* received : facts.with("accumulated_norm")) {
+    const auto norm = received->at(iteration);
+    const Series* computed = facts.beside(*received, "l2_norm");
+    const auto size = computed != nullptr ? computed->at(iteration) : std::nullopt;
+    if (!norm || !size || !(*size > 0)) continue;
+    if (*norm != 0) return false;
+    ++nonzero;
+  }
+  return nonzero >= kMinSharing;
+}
+
+// Finds a zero_grad() between backward() and step(): the optimizer always receives zeros.
+std::optional<Finding> find_cleared_gradients(const Facts& facts) {
+  const auto measured = measured_iterations(facts);
+  const bool always = std::ranges::all_of(
+      measured, [&](std::int64_t iteration) { return receives_zeros(facts, iteration); });
+  if (measured.size() < kMinSteps || !always) return std::nullopt;
+  const std::int64_t first = *measured.begin();
+  const auto is_computed = [&](const Series* received) {
+    const Series* computed = facts.beside(*received, "l2_norm");
+    return computed != nullptr && computed->at(first).value_or(0) > 0;
+  };
+  const auto norms = facts.with("accumulated_norm");
+  const Series& received = **std::ranges::find_if(norms, is_computed);
+  return Finding{
+      .cause = "gradient_accumulation",
+      .place = {.rank = received.place.rank},
+      .first = first,
+      .last = *measured.rbegin(),
+      .confidence = kProven,
+      .summary =
+          "the optimizer receives gradients of 0 for all weights, although the backward "
+          "passes computed other gradients",
+      .evidence = {{"accumulated_norm", received.place, first, 0, "received"},
+                   {"l2_norm", received.place, first, *facts.beside(received, "l2_norm")->at(first),
+                    "computed"}},
+      .next_step = "call zero_grad() before backward() or after step(), not between them"};
+}
+
+// Returns the sum over all iterations from the first one to `last` of the gradients' means, times
+// the number of backward passes. nullopt if one was not recorded.
+std::optional<double> sum_all_gradients(const Facts& facts, const Series& received,
+                                        std::int64_t last) {
+  Place weight = received.place;
+  weight.tensor = TensorName::weight;
+  const Series* elements = facts.find(weight, "numel");
+  const Series* means = facts.beside(received, "mean");
+  const Series* counts = facts.beside(received, "numel");
+  if (elements == nullptr || elements->points.empty() || means == nullptr || counts == nullptr) {
+    return std::nullopt;
+  }
+  const double size = elements->points.front().value;
+  double sum = 0;
+  for (std::int64_t iteration = facts.first_iteration(); iteration <= last; ++iteration) {
+    const auto mean = means->at(iteration);
+    const auto count = counts->at(iteration);
+    if (!mean || !count || !std::isfinite(*mean)) return std::nullopt;
+    sum += *mean * *count / size;
+  }
+  return sum;
+}
+
+// Returns true if the gradients that the optimizer received are the sums of all gradients since the
+// first iteration.
+bool receives_all_gradients(const Facts& facts, const ReceivedGradients& step) {
+  std::size_t sums = 0, compared = 0;
+  for (const ReceivedGradient& gradient : step.gradients) {
+    const Series* received = facts.find(gradient.place, "accumulated_mean");
+    const auto sum = sum_all_gradients(facts, *received, step.iteration);
+    if (!sum || *sum == 0) continue;
+    ++compared;
+    const double factor = received->at(step.iteration).value_or(0) / *sum;
+    if (std::abs(factor - 1) <= kMaxDeviation && std::abs(gradient.factor - 1) > kMaxDeviation) {
+      ++sums;
+    }
+  }
+  return sums >= kMinSharing &&
+         static_cast<double>(sums) >= kMinSumShare * static_cast<double>(compared);
+}
+
+// Finds a missing zero_grad(): each step also receives the gradients of all earlier steps.
+std::optional<Finding> find_kept_gradients(const Facts& facts) {
+  std::vector<ReceivedGradients> found;
+  for (ReceivedGradients& step : received_gradients(facts)) {
+    if (step.iteration == facts.first_iteration()) continue;
+    if (receives_all_gradients(facts, step)) found.push_back(std::move(step));
+  }
+  if (found.size() < kMinSteps) return std::nullopt;
+  const ReceivedGradients& first = found.front();
+  const ReceivedGradient& gradient = first.gradients.front();
+  return Finding{
+      .cause = "gradient_accumulation",
+      .place = {.rank = gradient.place.rank},
+      .first = facts.first_iteration() + 1,
+      .last = found.back().iteration,
+      .confidence = kProven,
+      .summary =
+          "the optimizer receives the sum of the gradients of all steps so far: they are not "
+          "cleared between the steps",
+      .evidence = {{"received / computed", gradient.place, first.iteration, gradient.factor, ""}},
+      .next_step =
+          "call zero_grad() of the optimizer after each step; check that it contains the "
+          "parameters of the model"};
+}
+
+std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
+  if (facts.ranks() == 1) {
+    if (auto cleared = find_cleared_gradients(facts)) return {std::move(*cleared)};
+    if (auto kept = find_kept_gradients(facts)) return {std::move(*kept)};
+  }
+  return find_deviating_layers(facts);
+}
+
 }  // namespace
 
 Rule gradient_accumulation() {
@@ -90,7 +221,10 @@ Rule gradient_accumulation() {
           "differs by 10 % or more from the factor that other weights share within 5 %, as if "
           "micro-batches were counted twice, lost or scaled. Weights that several layers share, "
           "gradients whose elements cancel and runs with several ranks are not checked. Visible "
-          "from the first step on.",
+          "from the first step on. Also reported: gradients of 0 in all measured steps although "
+          "the backward passes computed others (zero_grad() before step()), and gradients that are "
+          "the sums over all steps so far (no zero_grad(); requires the gradients of each "
+          "iteration and no clipping).",
       .stage = Stage::setup,
       .required = {"accumulated_mean", "mean"},
       .optional = {"accumulated_norm", "numel", "l2_norm", "std"},

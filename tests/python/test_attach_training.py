@@ -331,6 +331,18 @@ def test_the_iteration_that_raises_is_recorded(tmp_path, model, check_before_bac
     assert [*rows["iteration"]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_cleared_before_the_step_are_recorded_as_0(tmp_path, model, set_to_none):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with telens.watch(model, AMAX, tmp_path):
+        for _ in range(11):
+            model(X).sum().backward()
+            optimizer.zero_grad(set_to_none)
+            optimizer.step()
+    rows = telens.open_run(tmp_path).records(statistic="accumulated_norm")
+    assert rows[["iteration", "value"]].values.tolist() == [[0, 0], [10, 0]]
+
+
 def test_numbers_of_several_optimizers_are_combined(tmp_path):
     models = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]).to(torch.bfloat16)
     with torch.no_grad():

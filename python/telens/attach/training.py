@@ -327,6 +327,8 @@ class OptimizerWatch:
         steps from one measurement to the next
     record
         ``record(name, value)`` records a number of the iteration
+    had_backward
+        returns True if a backward has run in the iteration
     """
 
     def __init__(
@@ -335,8 +337,10 @@ class OptimizerWatch:
         guard: Callable[[Callable], Callable],
         every: int,
         record: Callable[[str, float], None],
+        had_backward: Callable[[], bool],
     ) -> None:
         self.record = record
+        self.had_backward = had_backward
         self.models: list[torch.nn.Module] = []
         self.layer_of: dict[int, str] = {}
         self.on_step = on_step
@@ -390,10 +394,29 @@ class OptimizerWatch:
         """Returns True if the steps of this iteration are measured."""
         return self.steps % self.every == 0
 
-    def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    def _watched(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         # Looked up in each step: FSDP and tensor parallelism replace parameters.
         watched = {id(each) for model in self.models for each in model.parameters()}
-        return [p for p in _parameters(optimizer) if id(p) in watched and p.grad is not None]
+        return [p for p in _parameters(optimizer) if id(p) in watched]
+
+    def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [p for p in self._watched(optimizer) if p.grad is not None]
+
+    def _note_cleared_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Records gradients of 0 if no parameter has a gradient after a backward.
+
+        ``zero_grad()`` has removed them before the step. The step ends the iteration.
+        """
+        watched = [p for p in self._watched(optimizer) if p.requires_grad]
+        if not watched or not self.had_backward() or not _C.debug.is_initialized():
+            return
+        if self.is_due():
+            now = _C.debug.iteration()
+            for layer in filter(None, (self.layer_of.get(id(p)) for p in watched)):
+                _C.log_scalar(f"{layer}_wgrad_accumulated_norm", 0, now)
+                _C.log_scalar(f"{layer}_wgrad_accumulated_mean", 0, now)
+        self._stepped = True
+        self.on_step()
 
     def _note_missing_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in _parameters(optimizer):
@@ -407,6 +430,7 @@ class OptimizerWatch:
         trained = self._trained(optimizer)
         if not trained:
             self._warn_of_other_steps(optimizer)
+            self._note_cleared_gradients(optimizer)
         if not trained or not _C.debug.is_initialized():
             return
         is_first, self._stepped = not self._stepped, True

@@ -94,7 +94,9 @@ class Watch:
         self._optimizer_stepped = False
         self._entered = False  # a forward was recorded since the iteration began
         self._losses = LossWatch(self._guard)
-        self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
+        self._optimizers = OptimizerWatch(
+            self._on_step, self._guard, every, self._record, self._losses.has_any
+        )
         self._batches = BatchWatch(self._guard, self._optimizers.is_due)
         self._casts = TorchaoCasts(self._layer_of.get, self._guard)
         self._copies = UnwatchedCopies()

@@ -239,6 +239,35 @@ def test_gradients_without_a_common_factor_are_not_judged(diagnose, lines, train
     assert diagnose(lines, training) == []
 
 
+def test_gradients_cleared_before_the_step_are_found(diagnose, lines, training):
+    give_gradients(training, common=0.0)
+    (found,) = diagnose(lines, training)
+    assert where(found) == ("gradient_accumulation", None, None, 0)
+    assert "receives gradients of 0" in found["summary"]
+
+
+def test_gradients_of_zero_in_one_step_are_silent(diagnose, lines, training):
+    give_gradients(training)
+    for layer in LAYERS:
+        training.values[MEASURED[1], layer, "wgrad", "accumulated_mean"] = 0
+        training.values[MEASURED[1], layer, "wgrad", "accumulated_norm"] = 0
+    assert diagnose(lines, training) == []
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_gradients_that_are_never_cleared_are_found(diagnose, lines, training, passes):
+    give_gradients(training, passes=passes)
+    for layer in LAYERS:
+        total = 0
+        for step in range(STEPS):
+            total += training.values[step, layer, "wgrad", "mean"] * passes
+            if step in MEASURED:
+                training.values[step, layer, "wgrad", "accumulated_mean"] = total
+    (found,) = diagnose(lines, training)
+    assert where(found) == ("gradient_accumulation", None, None, 1)
+    assert "zero_grad" in found["next_step"]
+
+
 def clip(training, norms, after):
     """Scales the optimizer's gradients from norm n to after(n); returns the new norms."""
     give_gradients(training)
