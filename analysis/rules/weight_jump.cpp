@@ -15,6 +15,7 @@
 #include "analysis/facts.h"
 #include "analysis/rules/recorded_rate.h"
 #include "analysis/rules/rules.h"
+#include "analysis/rules/scalar_reads.h"
 
 namespace telens::analysis {
 namespace {
@@ -163,14 +164,6 @@ struct UpdateJump {
 constexpr ShiftOptions kUpdateGrowth{.least_bits = 1, .least_past = 8, .sustained = 2};
 constexpr std::string_view kUpdateScalar = "update_to_weight";
 
-const Scalars* find_rate_of(const Facts& facts, const Scalars& updates) {
-  const std::string optimizer = updates.name.substr(0, updates.name.size() - kUpdateScalar.size());
-  const auto found = std::ranges::find_if(facts.scalars(), [&](const Scalars& each) {
-    return each.rank == updates.rank && each.name == optimizer + "lr";
-  });
-  return found == facts.scalars().end() ? nullptr : &*found;
-}
-
 const Point* point_at(const Scalars& scalars, std::int64_t iteration) {
   const auto found = std::ranges::lower_bound(scalars.points, iteration, {}, &Point::iteration);
   return found != scalars.points.end() && found->iteration == iteration ? &*found : nullptr;
@@ -204,7 +197,7 @@ bool is_any_weight_unfrozen(const Facts& facts, std::int64_t iteration) {
 }
 
 std::optional<UpdateJump> find_update_jump(const Facts& facts, const Scalars& updates) {
-  const Scalars* rates = find_rate_of(facts, updates);
+  const Scalars* rates = scalar_beside(facts, updates, "lr");
   if (rates == nullptr) return std::nullopt;
   const std::vector<Point> steps = divide_by_rate(updates, *rates);
   const auto shift = first_shift(steps, kUpdateGrowth);
@@ -262,6 +255,53 @@ void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
                        jump->iteration)});
 }
 
+// Adds a finding if the first update replaces a large part of the weights and the loss is larger
+// afterwards: the learning rate is too large from the start.
+void add_large_first_update(const Facts& facts, std::vector<Finding>& found) {
+  // Share of the weights. Adam with a learning rate of 1e-3 changes weights of 0.02 by 5 %.
+  constexpr double kMinUpdate = 0.2;
+  constexpr double kMinRise = 1.1;        // of the loss
+  constexpr std::size_t kMaxLosses = 10;  // after the update
+  constexpr std::size_t kMinLosses = 3;
+  const auto losses = scalars_named(facts, "loss");
+  for (const Scalars* updates : scalars_named(facts, kUpdateScalar)) {
+    if (updates->points.empty() || losses.empty()) continue;
+    const Point& update = updates->points.front();
+    if (!(update.value > kMinUpdate) || update.iteration != facts.first_iteration()) continue;
+    const auto before = value_at(*losses.front(), update.iteration);
+    std::vector<double> after;
+    for (const Point& loss : losses.front()->points) {
+      if (loss.iteration > update.iteration && after.size() < kMaxLosses) {
+        after.push_back(loss.value);
+      }
+    }
+    if (!before || !(*before > 0) || after.size() < kMinLosses) continue;
+    const double later = median(std::move(after));
+    if (!(later > kMinRise * *before)) continue;
+    Finding finding{
+        .cause = "weight_jump",
+        .place = {.rank = updates->rank},
+        .first = update.iteration,
+        .last = facts.last_iteration(),
+        .confidence = kProbable,
+        .summary = fmt::format("the first update is {:.2g} times as large as the weights, and the "
+                               "loss rises from {:.3g} to {:.3g}: the learning rate is too large",
+                               update.value, *before, later),
+        .evidence = {{updates->name, {}, update.iteration, update.value, ""},
+                     {"loss", {}, update.iteration, *before, "before"}},
+        .next_step =
+            "divide the learning rate by 10, or increase it from 0 over the first steps "
+            "(warm-up)"};
+    if (const Scalars* rates = scalar_beside(facts, *updates, "lr")) {
+      if (const auto rate = value_at(*rates, update.iteration)) {
+        finding.evidence.push_back({rates->name, {}, update.iteration, *rate, ""});
+      }
+    }
+    found.insert(found.begin(), std::move(finding));
+    return;
+  }
+}
+
 std::vector<Finding> find_weight_jump(const Facts& facts) {
   std::vector<WeightJump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
@@ -286,34 +326,37 @@ std::vector<Finding> find_weight_jump(const Facts& facts) {
   }
   add_recorded_rate(facts, found);
   add_recorded_update(facts, found);
+  add_large_first_update(facts, found);
   return found;
 }
 
 }  // namespace
 
 Rule weight_jump() {
-  return {.cause = "weight_jump",
-          .title = "unusually large weight update",
-          .doc =
-              "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
-              "the usual change and by 3 times the largest change so far. If most weights change, "
-              "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
-              "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
-              "recorded learning rate that is at least 3 times its earlier maximum is named in the "
-              "finding, or is a finding by itself if the loss rises after it. Also reported: "
-              "updates in debug.watch_optimizer that are at least twice their usual size for the "
-              "learning rate, which means that the optimizer lost its state. In the first "
-              "iterations: a weight that changes by more than 4 times the measured update of the "
-              "optimizer, so that something else wrote it.",
-          .stage = Stage::update,
-          .required = {kSizes},
-          .optional = {"numel", "mean", "update_rms"},
-          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
-          .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
-          .next_step =
-              "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
-              "lr=...) also records the learning rate",
-          .find = find_weight_jump};
+  return {
+      .cause = "weight_jump",
+      .title = "unusually large weight update",
+      .doc =
+          "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
+          "the usual change and by 3 times the largest change so far. If most weights change, "
+          "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
+          "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
+          "recorded learning rate that is at least 3 times its earlier maximum is named in the "
+          "finding, or is a finding by itself if the loss rises after it. Also reported: "
+          "updates in debug.watch_optimizer that are at least twice their usual size for the "
+          "learning rate, which means that the optimizer lost its state. In the first "
+          "iterations: a first update of more than 20 % of the weights after which the loss is "
+          "10 % larger, and a weight that changes by more than 4 times the measured update of the "
+          "optimizer, so that something else wrote it.",
+      .stage = Stage::update,
+      .required = {kSizes},
+      .optional = {"numel", "mean", "update_rms"},
+      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+      .next_step =
+          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; compare the learning "
+          "rate and the gradient of this iteration with earlier ones",
+      .find = find_weight_jump};
 }
 
 }  // namespace telens::analysis

@@ -321,3 +321,24 @@ def test_a_large_update_explains_a_change(diagnose, lines, training):
     for each in LAYERS:
         training.values[0, each, "weight", "update_rms"] = 0.05
     assert diagnose(lines, training) == []
+
+
+@pytest.mark.parametrize(
+    ("update", "later", "found"),
+    [
+        (0.5, 3.0, True),
+        (4.0, 50.0, True),
+        (0.5, 2.0, False),  # the loss falls: weights that start at zero, for example
+        (0.1, 3.0, False),
+        (math.nan, 3.0, False),
+    ],
+)
+def test_too_large_first_update_is_found(diagnose, lines, training, update, later, found):
+    training.losses = [2.5] + [later] * (STEPS - 1)
+    scalars = {
+        "update_to_weight": {step: update if step == 0 else 0.02 for step in MEASURED},
+        "lr": constant(5.0),
+    }
+    result = [each for each in diagnose(lines, training, scalars) if each["cause"] != "nonfinite"]
+    assert [where(each) for each in result] == [("weight_jump", None, None, 0)] * found
+    assert all("learning rate is too large" in each["summary"] for each in result)
