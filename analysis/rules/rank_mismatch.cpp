@@ -137,8 +137,9 @@ Rule rank_mismatch() {
           "on ranks of one tp_group.",
       .next_step =
           "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm --by "
-          "rank; look for parameters outside of DistributedDataParallel, code that only some ranks "
-          "run, and ranks of one tp_group with different batches",
+          "rank; look for parameters outside of DistributedDataParallel, no_sync() in the last "
+          "micro-batch, code that only some ranks run, and ranks of one tp_group with different "
+          "batches",
       .find = find_rank_mismatch};
 }
 

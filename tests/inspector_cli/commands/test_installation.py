@@ -48,16 +48,16 @@ def test_new_plugin_of_a_pip_install_names_its_folders(tmp_path):
     command = installed(tmp_path / "env/bin/telens")
     package = tmp_path / "env/lib/python3.11/site-packages/telens"
     package.mkdir(parents=True)
-    told = new_cpp_plugin(command, tmp_path)
-    assert f"-DCMAKE_PREFIX_PATH={package}" in told
-    assert f"-DTELENS_TORCH_PYTHON={command.parent / 'python3'}" in told
-    assert "make install" not in told
+    printed = new_cpp_plugin(command, tmp_path)
+    assert f"-DCMAKE_PREFIX_PATH={package}" in printed
+    assert f"-DPython3_EXECUTABLE={command.parent / 'python3'}" in printed
+    assert "make install" not in printed
 
 
 def test_new_plugin_of_another_install_explains_the_prefix(tmp_path):
-    told = new_cpp_plugin(installed(tmp_path / "prefix/bin/telens"), tmp_path)
-    assert "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3) &&" in told
-    assert "after `pip install` add -DCMAKE_PREFIX_PATH=$(python3 -c" in told
+    printed = new_cpp_plugin(installed(tmp_path / "prefix/bin/telens"), tmp_path)
+    assert "cmake -B build -G Ninja -DPython3_EXECUTABLE=$(command -v python3) &&" in printed
+    assert "after `pip install` add -DCMAKE_PREFIX_PATH=$(python3 -c" in printed
 
 
 @pytest.fixture
