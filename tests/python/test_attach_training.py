@@ -244,69 +244,6 @@ def test_steps_that_a_scaler_skips_are_iterations(tmp_path, model):
     assert scalars(tmp_path, "loss_scale") == {0: 1024, 1: 1024, 2: 512, 3: 256}
 
 
-def accumulate(model, counts, divide, backward=torch.Tensor.backward):
-    """Trains with so many micro-batches in each step; returns the means of the undivided losses."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    means = []
-    for count in counts:
-        losses = [model(X * (index + 1)).square().mean() for index in range(count)]
-        for loss in losses:
-            backward(divide(loss))
-        means.append(sum(losses).item() / count)
-        optimizer.step()
-        optimizer.zero_grad()
-    return means
-
-
-@pytest.mark.parametrize(
-    "divide",
-    [
-        lambda loss: loss,
-        lambda loss: loss / 3,
-        lambda loss: loss * (1 / 3),
-        lambda loss: loss.clone().div_(3),
-        lambda loss: (0.5 * loss).double() * 2 / 3,
-    ],
-)
-def test_loss_of_micro_batches_is_the_mean_of_undivided_ones(tmp_path, model, divide):
-    with telens.watch(model, AMAX, tmp_path):
-        means = accumulate(model, [3, 3, 3], divide)
-    assert [*scalars(tmp_path, "loss").values()] == pytest.approx(means)
-
-
-def test_last_step_with_fewer_micro_batches_keeps_the_scale(tmp_path, model):
-    with telens.watch(model, AMAX, tmp_path):
-        means = accumulate(model, [4, 4, 1], lambda loss: loss / 4)
-    assert [*scalars(tmp_path, "loss").values()] == pytest.approx(means)
-
-
-def test_divided_losses_that_are_scaled_are_recognized(tmp_path, model):
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with telens.watch(model, AMAX, tmp_path):
-        means = accumulate(
-            model, [2, 2], lambda loss: loss / 2, lambda loss: scaler.scale(loss).backward()
-        )
-    assert [*scalars(tmp_path, "loss").values()] == pytest.approx(means)
-
-
-@pytest.mark.parametrize(
-    "mean",
-    [
-        lambda y: y.square().sum() / 2,  # the mean over the samples
-        lambda y: nn.functional.mse_loss(y, 0 * y, reduction="sum") / 2,
-        lambda y: y.square().mean() / y.detach().new_full((), 2).requires_grad_(),
-    ],
-)
-def test_means_over_samples_are_not_divided_losses(tmp_path, model, mean):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with telens.watch(model, AMAX, tmp_path):
-        losses = [mean(model(X)), mean(model(2 * X))]
-        for loss in losses:
-            loss.backward()
-        optimizer.step()
-    assert [*scalars(tmp_path, "loss").values()] == pytest.approx([sum(losses).item() / 2])
-
-
 def train_until_nan(model, check_before_backward):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for factor in (1.0, 1.0, torch.nan):

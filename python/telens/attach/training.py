@@ -32,10 +32,7 @@ _FRAMES_TO_FRAMEWORK = 8
 _KEPT_LOSSES = 64  # more are summed, which waits for the device
 _MANY_BACKWARDS = 1000  # backwards without an end of the iteration that are warned of
 
-_OTHER_STEPS = 10  # steps of optimizers without a watched parameter that are warned of
-_LAST_OPERATIONS = 8  # operations of a loss that are searched for a division
-_MOST_MICRO_BATCHES = 1e6
-_SUM = 2  # reduction="sum" in the nodes of torch's losses
+_OTHER_STEPS = 10  # steps of optimizers without a watched parameter before the warning
 
 # Elements of a parameter that are compared before and after a step. With 16,384 of them a share of
 # 1 % has a standard error of 0.08 %.
@@ -54,10 +51,9 @@ def in_backward() -> bool:
 class LossWatch:
     """Collects the scalars on which the training calls ``backward()``.
 
-    The loss of an iteration is the mean over its backwards. If the program has divided the losses
-    by the number of micro-batches, it is the mean of the undivided losses, which is the sum of the
-    divided ones. If a framework has divided them, it is their sum. A loss that a GradScaler has
-    scaled counts as it was before.
+    The loss of an iteration is the mean over its backwards. If a framework calls backward() on
+    losses that it has divided by the number of micro-batches, it is their sum. A loss that a
+    GradScaler has scaled counts as it was before.
 
     Parameters
     ----------
@@ -74,8 +70,6 @@ class LossWatch:
         self._warned = not warns
         self._loss_scale: torch.Tensor | None = None
         self._divided = False  # True if a framework has divided the losses
-        self._divisors: frozenset[int] | None = None  # of all losses since the last take()
-        self._micro_batches: int | None = None  # of an iteration whose losses were divided by it
         self._note = guard(self._note_loss)
         self._backward = torch.autograd.backward
         self._scale = torch.amp.GradScaler.scale
@@ -89,7 +83,7 @@ class LossWatch:
 
         def note_scaled(scaler: Any, outputs: Any, scaled: Any) -> None:
             if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
-                scaled._telens_unscaled = outputs.detach().clone(), _divisors_of(outputs)
+                scaled._telens_unscaled = outputs.detach().clone()
             factor = getattr(scaler, "_scale", None)
             if isinstance(factor, torch.Tensor):
                 self._loss_scale = factor.clone()  # update() changes it in place
@@ -115,18 +109,11 @@ class LossWatch:
         total, self._summed = self._summed, 0.0
         count, self._count = self._count, 0
         scale, self._loss_scale = self._loss_scale, None
-        divisors, self._divisors = self._divisors, None
         if scale is not None and _C.debug.is_initialized():
             _C.debug.record("loss_scale", float(scale))
         if count == 0:
             return None
-        if self._divided:
-            return total
-        if count > 1 and count in (divisors or ()):
-            self._micro_batches = count
-        # The last iteration of an epoch may have fewer micro-batches, with the same divisor.
-        is_divided = self._micro_batches in (divisors or ())
-        return total / count * (self._micro_batches if is_divided else 1)
+        return total if self._divided else total / count
 
     def _watched_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensors, Iterator):
@@ -144,9 +131,7 @@ class LossWatch:
             return  # a copy in the graph would keep the last replay's value
         # A copy: the program may change the loss in place, or it is a part of a large tensor.
         unscaled = getattr(tensors, "_telens_unscaled", None)
-        loss, divisors = unscaled or (tensors.detach().clone(), _divisors_of(tensors))
-        self._losses.append(loss)
-        self._divisors = divisors if self._divisors is None else self._divisors & divisors
+        self._losses.append(tensors.detach().clone() if unscaled is None else unscaled)
         self._divided = _framework_calls(caller)
         if len(self._losses) >= _KEPT_LOSSES:
             self._sum_losses()
@@ -162,45 +147,6 @@ class LossWatch:
         losses, self._losses = self._losses, []
         self._summed = math.fsum([self._summed, *(float(each) for each in losses)])
         self._count += len(losses)
-
-
-def _divisors_of(loss: torch.Tensor) -> frozenset[int]:
-    """Returns the whole numbers by which the last operations of the program divided a loss.
-
-    Skips a division of a sum, such as a mean over samples, and divisors on another device, which
-    only a wait for the device could read.
-    """
-    divisors = set()
-    node = loss.grad_fn
-    for _ in range(_LAST_OPERATIONS):
-        name = "" if node is None else node.name()
-        if name not in ("DivBackward0", "MulBackward0", "ToCopyBackward0"):
-            break
-        inputs = [each for each, _ in node.next_functions if each is not None]
-        if len(inputs) != 1:  # a product or a quotient of two results
-            break
-        if name != "ToCopyBackward0" and not _is_sum(inputs[0]):
-            factor = _saved_number(node)
-            divisor = factor if name == "DivBackward0" else 1 / factor if factor else 0.0
-            if 1 < divisor < _MOST_MICRO_BATCHES and abs(divisor - round(divisor)) < 1e-3:
-                divisors.add(round(divisor))
-        node = inputs[0]
-    return frozenset(divisors)
-
-
-def _saved_number(node: Any) -> float:
-    """Returns the number that a quotient or product was computed with, 0 if it is unknown."""
-    try:
-        other = node._saved_other
-        if isinstance(other, torch.Tensor) and other.device.type == "cpu" and other.dim() == 0:
-            return float(other)
-    except RuntimeError:  # the graph is freed
-        pass
-    return 0.0
-
-
-def _is_sum(node: Any) -> bool:
-    return node.name() == "SumBackward0" or getattr(node, "_saved_reduction", None) == _SUM
 
 
 def _framework_calls(frame: FrameType | None) -> bool:
