@@ -13,6 +13,7 @@ telens and telens-core install different files into the same package folder. Deb
 import argparse
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -157,6 +158,7 @@ def list_headers(header: str) -> list[str]:
 def plugin_files(build: Path) -> dict[str, Path]:
     """Returns what builds a plugin that does not use LibTorch: path in the wheel -> file."""
     folder = build / "wheel/plugin"
+    shutil.rmtree(folder, ignore_errors=True)
     install = ["cmake", "--install", str(build), "--prefix", str(folder), "--component", "plugin"]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     files = {f"telens/include/telens/{name}": ROOT / name for name in list_headers(PLUGIN_HEADER)}

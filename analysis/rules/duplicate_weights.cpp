@@ -97,6 +97,7 @@ std::vector<Finding> find_duplicate_weights(const Facts& facts) {
     // Gains start at 1, and the first steps of Adam change all of them by the same amount.
     if (is_norm(facts.layer_name(norm->place.layer))) continue;
     for (const Point& point : norm->points) {
+      if (!std::isfinite(point.value)) continue;  // NaN has no order
       const auto [at, is_new] =
           known.try_emplace({norm->place.rank, point.iteration, point.value}, norm);
       if (!is_new && at->second->place.layer != norm->place.layer) pairs.emplace(norm, at->second);

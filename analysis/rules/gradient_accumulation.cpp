@@ -41,10 +41,10 @@ bool has_common_factor(const ReceivedGradients& step) {
 }
 
 // Finds weights whose gradients are counted wrong in comparison with the other weights.
-std::vector<Finding> find_deviating_layers(const Facts& facts) {
+std::vector<Finding> find_deviating_layers(const std::vector<ReceivedGradients>& steps) {
   std::map<std::int32_t, MeasuredLayer> layers;
   std::int64_t last = 0;
-  for (const ReceivedGradients& step : received_gradients(facts)) {
+  for (const ReceivedGradients& step : steps) {
     if (!has_common_factor(step)) continue;
     last = step.iteration;
     for (const ReceivedGradient& gradient : step.gradients) {
@@ -127,60 +127,72 @@ std::optional<Finding> find_cleared_gradients(const Facts& facts) {
       .confidence = kProven,
       .summary =
           "the optimizer receives gradients of 0 for all weights, although the backward "
-          "passes computed other gradients",
+          "passes computed nonzero gradients",
       .evidence = {{"accumulated_norm", received.place, first, 0, "received"},
                    {"l2_norm", received.place, first, *facts.beside(received, "l2_norm")->at(first),
                     "computed"}},
       .next_step = "call zero_grad() before backward() or after step(), not between them"};
 }
 
-// Returns the sum over all iterations from the first one to `last` of the gradients' means, times
-// the number of backward passes. nullopt if one was not recorded.
-std::optional<double> sum_all_gradients(const Facts& facts, const Series& received,
-                                        std::int64_t last) {
-  Place weight = received.place;
+// The sums of a weight's gradients from the first iteration on: means, times the number of backward
+// passes. Ends at the first iteration without a record.
+using GradientSums = std::map<std::int64_t, double>;  // by iteration
+
+GradientSums sum_gradients(const Facts& facts, const Place& wgrad) {
+  Place weight = wgrad;
   weight.tensor = TensorName::weight;
   const Series* elements = facts.find(weight, "numel");
-  const Series* means = facts.beside(received, "mean");
-  const Series* counts = facts.beside(received, "numel");
+  const Series* means = facts.find(wgrad, "mean");
+  const Series* counts = facts.find(wgrad, "numel");
   if (elements == nullptr || elements->points.empty() || means == nullptr || counts == nullptr) {
-    return std::nullopt;
+    return {};
   }
   const double size = elements->points.front().value;
+  GradientSums sums;
   double sum = 0;
-  for (std::int64_t iteration = facts.first_iteration(); iteration <= last; ++iteration) {
-    const auto mean = means->at(iteration);
-    const auto count = counts->at(iteration);
-    if (!mean || !count || !std::isfinite(*mean)) return std::nullopt;
-    sum += *mean * *count / size;
+  std::int64_t next = facts.first_iteration();
+  for (const Point& mean : means->points) {
+    const auto count = counts->at(mean.iteration);
+    if (mean.iteration != next++ || !count || !std::isfinite(mean.value)) break;
+    sum += mean.value * *count / size;
+    sums.emplace_hint(sums.end(), mean.iteration, sum);
   }
-  return sum;
+  return sums;
 }
 
 // Returns true if the gradients that the optimizer received are the sums of all gradients since the
-// first iteration.
-bool receives_all_gradients(const Facts& facts, const ReceivedGradients& step) {
-  std::size_t sums = 0, compared = 0;
+// first iteration. `sums` has an entry for each gradient of the step.
+bool receives_all_gradients(const Facts& facts, const ReceivedGradients& step,
+                            const std::map<std::int32_t, GradientSums>& sums) {
+  std::size_t matching = 0, compared = 0;
   for (const ReceivedGradient& gradient : step.gradients) {
-    const Series* received = facts.find(gradient.place, "accumulated_mean");
-    const auto sum = sum_all_gradients(facts, *received, step.iteration);
-    if (!sum || *sum == 0) continue;
+    const GradientSums& of_layer = sums.at(gradient.place.layer);
+    const auto sum = of_layer.find(step.iteration);
+    if (sum == of_layer.end() || sum->second == 0) continue;
     ++compared;
-    const double factor = received->at(step.iteration).value_or(0) / *sum;
-    if (std::abs(factor - 1) <= kMaxDeviation && std::abs(gradient.factor - 1) > kMaxDeviation) {
-      ++sums;
-    }
+    const Series* received = facts.find(gradient.place, "accumulated_mean");
+    const double factor = received->at(step.iteration).value_or(0) / sum->second;
+    const bool is_sum = std::abs(factor - 1) <= kMaxDeviation;
+    if (is_sum && std::abs(gradient.factor - 1) > kMaxDeviation) ++matching;
   }
-  return sums >= kMinSharing &&
-         static_cast<double>(sums) >= kMinSumShare * static_cast<double>(compared);
+  return matching >= kMinSharing &&
+         static_cast<double>(matching) >= kMinSumShare * static_cast<double>(compared);
 }
 
 // Finds a missing zero_grad(): each step also receives the gradients of all earlier steps.
-std::optional<Finding> find_kept_gradients(const Facts& facts) {
+std::optional<Finding> find_kept_gradients(const Facts& facts,
+                                           const std::vector<ReceivedGradients>& steps) {
+  std::map<std::int32_t, GradientSums> sums;
+  for (const ReceivedGradients& step : steps) {
+    for (const ReceivedGradient& gradient : step.gradients) {
+      const std::int32_t layer = gradient.place.layer;
+      if (!sums.contains(layer)) sums.emplace(layer, sum_gradients(facts, gradient.place));
+    }
+  }
   std::vector<ReceivedGradients> found;
-  for (ReceivedGradients& step : received_gradients(facts)) {
+  for (const ReceivedGradients& step : steps) {
     if (step.iteration == facts.first_iteration()) continue;
-    if (receives_all_gradients(facts, step)) found.push_back(std::move(step));
+    if (receives_all_gradients(facts, step, sums)) found.push_back(step);
   }
   if (found.size() < kMinSteps) return std::nullopt;
   const ReceivedGradients& first = found.front();
@@ -201,11 +213,11 @@ std::optional<Finding> find_kept_gradients(const Facts& facts) {
 }
 
 std::vector<Finding> find_gradient_accumulation(const Facts& facts) {
-  if (facts.ranks() == 1) {
-    if (auto cleared = find_cleared_gradients(facts)) return {std::move(*cleared)};
-    if (auto kept = find_kept_gradients(facts)) return {std::move(*kept)};
-  }
-  return find_deviating_layers(facts);
+  if (facts.ranks() > 1) return {};
+  if (auto cleared = find_cleared_gradients(facts)) return {std::move(*cleared)};
+  const std::vector<ReceivedGradients> steps = received_gradients(facts);
+  if (auto kept = find_kept_gradients(facts, steps)) return {std::move(*kept)};
+  return find_deviating_layers(steps);
 }
 
 }  // namespace
@@ -222,7 +234,8 @@ Rule gradient_accumulation() {
           "micro-batches were counted twice, lost or scaled. Weights that several layers share, "
           "gradients whose elements cancel and runs with several ranks are not checked. Visible "
           "from the first step on. Also reported: gradients of 0 in all measured steps although "
-          "the backward passes computed others (zero_grad() before step()), and gradients that are "
+          "the backward passes computed nonzero ones (zero_grad() before step()), and gradients "
+          "that are "
           "the sums over all steps so far (no zero_grad(); requires the gradients of each "
           "iteration and no clipping).",
       .stage = Stage::setup,

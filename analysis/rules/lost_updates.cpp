@@ -39,9 +39,11 @@ std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, con
                                             double min_percent) {
   double lost = 0;
   double weights = 0;
+  std::size_t finite = 0;
   std::optional<LostShare> share;
   for (const auto& [iteration, percent] : reads) {
     if (!std::isfinite(percent)) continue;  // of NaN weights, reported by nonfinite
+    ++finite;
     const double weight = rates != nullptr ? value_at(*rates, iteration).value_or(0) : 1;
     lost += weight * percent;
     weights += weight;
@@ -49,7 +51,7 @@ std::optional<LostShare> compute_lost_share(const std::vector<Point>& reads, con
     if (!share) share = LostShare{.first = iteration, .at_first = percent};
     share->last = iteration;
   }
-  if (!share || reads.size() < kMinLostReads || !(weights > 0) || lost / weights < min_percent) {
+  if (!share || finite < kMinLostReads || !(weights > 0) || lost / weights < min_percent) {
     return std::nullopt;
   }
   share->percent = lost / weights;

@@ -270,7 +270,8 @@ bool has_finite_gradients(const Facts& facts, const NonfiniteScalar& scalar) {
 // Describes the last finite value before an optimizer's scalar: grad_norm or the gradients.
 std::string describe_last_finite(const Facts& facts, const NonfiniteScalar& scalar) {
   if (has_finite_gradients(facts, scalar)) {
-    return "grad_norm is finite: the optimizer step is the origin";
+    return "grad_norm is finite: the origin is the optimizer step, or a weight was not finite "
+           "before it";
   }
   const std::string up_to = describe_finite_pass(facts, true, scalar.point.iteration);
   if (up_to.empty()) return "no gradient of this iteration was recorded";
@@ -299,9 +300,9 @@ Finding make_update_finding(const Facts& facts, const NonfiniteScalar& scalar) {
   }
   if (has_finite_gradients(facts, scalar)) {
     finding.next_step =
-        "check the arithmetic of the optimizer: in FP16, eps = 1e-8 is 0 and squares of small "
-        "gradients underflow, so Adam divides 0 by 0; keep FP32 copies of the weights and the "
-        "optimizer's state";
+        "check whether a weight was not finite before this step, then the arithmetic of the "
+        "optimizer. If weights or optimizer state are FP16, Adam's eps = 1e-8 is 0 and squares of "
+        "small gradients underflow, so it divides 0 by 0: keep FP32 copies of both";
     return finding;
   }
   finding.next_step = fmt::format(

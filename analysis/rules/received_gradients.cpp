@@ -39,6 +39,7 @@ std::set<std::int32_t> find_sharing_layers(const Facts& facts, std::int64_t iter
     const auto mean = get_statistic(facts, norm->place, "mean", iteration);
     const auto deviation = get_statistic(facts, norm->place, "std", iteration);
     if (!size || !mean || deviation == 0) continue;  // all gains that start at 1 are equal
+    if (!std::isfinite(*size) || !std::isfinite(*mean)) continue;  // NaN has no order
     const auto [at, is_new] = known.try_emplace({*size, *mean}, norm->place.layer);
     if (!is_new) sharing.insert({at->second, norm->place.layer});
   }

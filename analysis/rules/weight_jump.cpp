@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -260,22 +261,28 @@ void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
 void add_large_first_update(const Facts& facts, std::vector<Finding>& found) {
   // Share of the weights. Adam with a learning rate of 1e-3 changes weights of 0.02 by 5 %.
   constexpr double kMinUpdate = 0.2;
-  constexpr double kMinRise = 1.1;        // of the loss
+  constexpr double kMinRise = 1.1;        // of the median of the losses after the update
   constexpr std::size_t kMaxLosses = 10;  // after the update
-  constexpr std::size_t kMinLosses = 3;
-  const auto losses = scalars_named(facts, "loss");
+  constexpr std::size_t kMinLosses = 5;
   for (const Scalars* updates : scalars_named(facts, kUpdateScalar)) {
-    if (updates->points.empty() || losses.empty()) continue;
+    if (updates->points.empty()) continue;
     const Point& update = updates->points.front();
     if (!(update.value > kMinUpdate) || update.iteration != facts.first_iteration()) continue;
-    const auto before = value_at(*losses.front(), update.iteration);
+    const auto losses = std::ranges::find_if(facts.scalars(), [&](const Scalars& each) {
+      return each.name == "loss" && each.rank == updates->rank;
+    });
+    if (losses == facts.scalars().end()) continue;
+    const auto before = value_at(*losses, update.iteration);
+    if (!before || !(*before > 0)) continue;
     std::vector<double> after;
-    for (const Point& loss : losses.front()->points) {
-      if (loss.iteration > update.iteration && after.size() < kMaxLosses) {
-        after.push_back(loss.value);
-      }
+    for (const Point& loss : losses->points) {
+      if (loss.iteration <= update.iteration || after.size() == kMaxLosses) continue;
+      after.push_back(std::isfinite(loss.value) ? loss.value
+                                                : std::numeric_limits<double>::infinity());
     }
-    if (!before || !(*before > 0) || after.size() < kMinLosses) continue;
+    // The losses of small batches scatter, so that some are larger in every training.
+    const bool all_rise = std::ranges::all_of(after, [&](double loss) { return loss > *before; });
+    if (after.size() < kMinLosses || !all_rise) continue;
     const double later = median(std::move(after));
     if (!(later > kMinRise * *before)) continue;
     Finding finding{

@@ -68,7 +68,9 @@ class _Surroundings:
         os.environ.update(self.environment)
         os.chdir(self.folder)
         for number, stream in enumerate(self.streams, start=1):
-            os.dup2(stream.detach(), number)
+            descriptor = stream.detach()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def _enter(

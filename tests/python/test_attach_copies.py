@@ -157,3 +157,32 @@ class TestUnusualTensors:
                 model[1](model[0](X).to(torch.complex64)).abs().mean().backward()
                 optimizer.step()
         assert ("0", "activation", 1) in recorded(tmp_path, "cur_amax")
+
+
+class DropsCache(nn.Module):
+    """A module whose pickled state lacks an attribute that its forward reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = 2.0
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "factor"}
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def test_a_module_that_is_not_watched_is_scripted_unchanged(tmp_path):
+    with telens.watch(nn.Linear(4, 4), AMAX, tmp_path):
+        scripted = torch.jit.script(DropsCache())
+    assert scripted(torch.ones(1)).item() == 2
+
+
+def test_another_librarys_reduce_method_is_kept(tmp_path, monkeypatch):
+    def reduce(module, protocol):
+        return object.__reduce_ex__(module, protocol)
+
+    monkeypatch.setattr(nn.Module, "__reduce_ex__", reduce, raising=False)
+    telens.watch(nn.Linear(4, 4), AMAX, tmp_path).stop()
+    assert nn.Module.__dict__["__reduce_ex__"] is reduce

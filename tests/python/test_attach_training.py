@@ -280,6 +280,48 @@ def test_gradients_cleared_before_the_step_are_recorded_as_0(tmp_path, model, se
     assert rows[["iteration", "value"]].values.tolist() == [[0, 0], [10, 0]]
 
 
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.LBFGS])
+def test_gradients_of_a_closure_are_not_measured_before_it(tmp_path, model, optimizer_class):
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
+
+    def closure():
+        loss = model(X).square().sum()
+        loss.backward()
+        return loss
+
+    with telens.watch(model, AMAX, tmp_path):
+        for _ in range(3):
+            optimizer.zero_grad()
+            optimizer.step(closure)
+    assert "accumulated_norm" not in set(telens.open_run(tmp_path).records()["statistic"])
+
+
+def test_gradients_in_main_grad_are_not_taken_for_cleared(tmp_path, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with telens.watch(model, AMAX, tmp_path):
+        for _ in range(3):
+            model(X).sum().backward()
+            for parameter in model.parameters():
+                parameter.main_grad, parameter.grad = parameter.grad, None
+            optimizer.step()
+    assert "accumulated_norm" not in set(telens.open_run(tmp_path).records()["statistic"])
+
+
+def test_zero_moments_of_a_later_step_are_no_first_step(tmp_path):
+    """As in LoRA, whose first factor has no gradient while the second one is 0."""
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    nn.init.zeros_(second.weight)
+    model = nn.Sequential(first, second)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with telens.watch(model, config(["cur_amax"], ["activation"]), tmp_path) as watch:
+        watch._optimizers.every = 1
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(X) - X).square().sum().backward()
+            optimizer.step()
+    assert set(scalars(tmp_path, "first_update")) == {0}
+
+
 def test_numbers_of_several_optimizers_are_combined(tmp_path):
     models = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]).to(torch.bfloat16)
     with torch.no_grad():

@@ -39,24 +39,42 @@ class UnwatchedCopies:
             "__reduce_ex__": reduce_without_hooks,
             "__prepare_scriptable__": _copy_to_script,
         }
+        self._replaced = {name: torch.nn.Module.__dict__.get(name) for name in self._methods}
         for name, method in self._methods.items():
             setattr(torch.nn.Module, name, method)
 
     def remove(self) -> None:
         for name, method in self._methods.items():
             # Another library may have replaced the method after the watch.
-            if torch.nn.Module.__dict__.get(name) is method:
+            if torch.nn.Module.__dict__.get(name) is not method:
+                continue
+            if self._replaced[name] is None:
                 delattr(torch.nn.Module, name)
+            else:
+                setattr(torch.nn.Module, name, self._replaced[name])
 
 
 def _copy_to_script(module: torch.nn.Module) -> torch.nn.Module:
-    """Returns a module with the same parameters that ``torch.jit.script`` compiles instead."""
-    if isinstance(module, torch.jit.ScriptModule):
+    """Returns a module with the same parameters that ``torch.jit.script`` compiles instead.
+
+    Returns the module itself if neither it nor its children are watched.
+    """
+    if isinstance(module, torch.jit.ScriptModule) or not _is_watched(module):
         return module
-    copied = copy.copy(module)
+    copied = type(module).__new__(type(module))
+    copied.__dict__.update(_without_hooks(module.__dict__))
     # torch.jit.script replaces the entries by the copies of the children.
     copied.__dict__["_modules"] = copy.copy(module._modules)
     return copied
+
+
+def _is_watched(module: torch.nn.Module) -> bool:
+    return any(
+        _is_own(hook)
+        for each in module.modules()
+        for name, _ in _HOOKS
+        for hook in getattr(each, name).values()
+    )
 
 
 def _without_hooks(state: dict[str, Any]) -> dict[str, Any]:

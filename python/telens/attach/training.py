@@ -52,15 +52,15 @@ class LossWatch:
     """Collects the scalars on which the training calls ``backward()``.
 
     The loss of an iteration is the mean over its backwards. If a framework calls backward() on
-    losses that it has divided by the number of micro-batches, it is their sum. A loss that a
-    GradScaler has scaled counts as it was before.
+    losses that it has divided by the number of micro-batches, it is their sum. A loss scaled by a
+    GradScaler is recorded unscaled.
 
     Parameters
     ----------
     guard
         wraps each hook
     warns
-        whether many backwards without an end of the iteration are warned of
+        True to warn if backward() runs 1000 times without an optimizer step
     """
 
     def __init__(self, guard: Callable[[Callable], Callable], warns: bool = True) -> None:
@@ -175,12 +175,18 @@ class _Sample:
 _ADAM = ("Adam", "AdamW", "FusedAdam", "CPUAdam", "DeepSpeedCPUAdam")
 
 
-def _begins_as_adam(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
-    """Returns True if the next step is the first one of Adam's moments of this parameter."""
+def _begins_as_adam(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, is_first_step: bool
+) -> bool:
+    """Returns True if the next step is the first one of Adam's moments of this parameter.
+
+    Moments that were lost are zero in the first watched step. Later, moments are also zero if the
+    gradients were.
+    """
     if type(optimizer).__name__ not in _ADAM or parameter.dtype != torch.float32:
         return False
     moment = optimizer.state.get(parameter, {}).get("exp_avg")
-    return moment is None or not bool(_sampled(moment).any())
+    return moment is None or (is_first_step and not bool(_sampled(moment).any()))
 
 
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:
@@ -354,7 +360,10 @@ class OptimizerWatch:
         ``zero_grad()`` has removed them before the step. The step ends the iteration.
         """
         watched = [p for p in self._watched(optimizer) if p.requires_grad]
-        if not watched or not self.had_backward() or not _C.debug.is_initialized():
+        if not watched or self._stepped or not self.had_backward():
+            return
+        # Some optimizers read the gradients from another attribute.
+        if any(_has_other_gradient(p) for p in watched) or not _C.debug.is_initialized():
             return
         if self.is_due():
             now = _C.debug.iteration()
@@ -371,10 +380,12 @@ class OptimizerWatch:
                 _C.log_scalar(f"{layer}_wgrad_missing", 1, _C.debug.iteration())
 
     @torch.no_grad()
-    def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._samples.pop(id(optimizer), None)
         trained = self._trained(optimizer)
-        if not trained:
+        # A closure computes the gradients in the step, after this call.
+        has_closure = len(args) > 1 or kwargs.get("closure") is not None
+        if not trained and not has_closure:
             self._warn_of_other_steps(optimizer)
             self._note_cleared_gradients(optimizer)
         if not trained or not _C.debug.is_initialized():
@@ -389,12 +400,13 @@ class OptimizerWatch:
         found_inf = getattr(optimizer, "found_inf", None)
         if not due or (isinstance(found_inf, torch.Tensor) and float(found_inf) > 0):
             return
-        self._measure_gradients(optimizer, trained)
-        self._note_missing_gradients(optimizer)
+        if not has_closure:
+            self._measure_gradients(optimizer, trained)
+            self._note_missing_gradients(optimizer)
         if rate is None or float(rate) != 0:
             self._samples[id(optimizer)] = (
                 [_Sample(p) for p in trained if p.is_floating_point()],
-                {id(p) for p in trained if _begins_as_adam(optimizer, p)},
+                {id(p) for p in trained if _begins_as_adam(optimizer, p, self.steps == 0)},
             )
 
     def _warn_of_other_steps(self, optimizer: torch.optim.Optimizer) -> None:
@@ -531,6 +543,11 @@ class OptimizerWatch:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _has_other_gradient(parameter: torch.Tensor) -> bool:
+    names = ("main_grad", "decoupled_grad")
+    return any(getattr(parameter, name, None) is not None for name in names)
 
 
 def _is_dense(gradient: torch.Tensor) -> bool:

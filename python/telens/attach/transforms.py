@@ -8,8 +8,10 @@ __all__ = ["is_transforming"]
 
 
 def is_transforming() -> bool:
-    """Returns True inside transforms of ``torch.func`` and while ``torch.jit.trace`` runs.
+    """Returns True in transforms of ``torch.func``, FakeTensorMode and ``torch.jit.trace``.
 
     Tensors of a transform have no memory to read, and a trace would contain the observer's calls.
     """
-    return torch._C._is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
+    is_fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_fake or is_transformed or torch._C._is_tracing()

@@ -248,7 +248,6 @@ class Watch:
         if self._optimizer_stepped or self._losses.has_any() or failed:
             self._finish(None)  # also an iteration that ended before the optimizer's step
         sessions.end_debug()
-        layer_names.forget_watched()
 
     def _stop_at_exit(self) -> None:
         exits.note_exit()

@@ -133,11 +133,6 @@ def note_watched(model: torch.nn.Module) -> None:
     _watched[:] = [type(model).__name__]
 
 
-def forget_watched() -> None:
-    """Forgets the model of ``note_watched``."""
-    _watched.clear()
-
-
 def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
     """Modules of a model that ran, for the report of a session that observed no layer."""
     _ran_plain.update(_kind(each) for each in modules if _is_plain_linear(each))
@@ -206,6 +201,7 @@ def note_end() -> None:
     global _are_of_ended_session
     _are_of_ended_session = True
     _ran_plain.clear()
+    _watched.clear()
     forget_left()
 
 

@@ -61,7 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
             (_run_module if options.module else _run_script)(options.script, options.arguments)
         except (RuntimeError, AssertionError) as error:
             if options.device is None and any(text in str(error) for text in _NO_GPU):
-                error.args = (f"{error}\n{_NO_GPU_HINT}",)
+                if hasattr(error, "add_note"):  # Python >= 3.11
+                    error.add_note(_NO_GPU_HINT)
+                else:
+                    print(_NO_GPU_HINT, file=sys.stderr)
             raise
     return 0
 

@@ -122,7 +122,7 @@ class _Steps:
 
     def _take_loss(self) -> float | None:
         """Returns the loss of the iteration, None if there is none or a Trainer records it."""
-        loss = self._losses.take()
+        loss = _guarded(self._losses.take)()
         trainer = sys.modules.get("telens.pytorch.hugging_face.trainer")
         return None if trainer is not None and trainer.is_recording() else loss
 

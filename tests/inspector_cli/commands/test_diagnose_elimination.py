@@ -55,7 +55,7 @@ def test_norm_of_nan_that_spoils_every_weight_names_none(optimizer, training):
 def test_update_after_a_finite_norm_is_the_optimizers(optimizer):
     found = optimizer({(12, "update_to_weight"): math.nan})
     assert where(found[0]) == ("nonfinite", None, None, 12)
-    assert "the optimizer step is the origin" in found[0]["summary"]
+    assert "the origin is the optimizer step" in found[0]["summary"]
 
 
 def test_norm_without_recorded_gradients_blames_nothing(telens, lines, tmp_path):

@@ -59,7 +59,7 @@ def test_nan_shares_of_lost_updates_do_not_count(diagnose, lines, training):
     scalars = {"lr": constant(1e-4), "lost_updates%": shares, "grad_norm": constant(1.0)}
     (finding,) = diagnose(lines, training, scalars)
     assert finding["cause"] == "nonfinite"
-    assert "the optimizer step is the origin" in finding["summary"]
+    assert "the origin is the optimizer step" in finding["summary"]
     assert "arithmetic of the optimizer" in finding["next_step"]
 
 
