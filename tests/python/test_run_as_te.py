@@ -400,7 +400,7 @@ losses = []
 for _ in range(3):
     parts = [model(torch.randn(16, 16)).square().mean() for _ in range(2)]
     for part in parts:
-        (part / 2).backward()
+        part.backward()
     optimizer.step()
     losses.append(sum(parts).item() / 2)
 print(json.dumps(losses))
