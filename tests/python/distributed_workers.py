@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.reduction
 import os
 import sys
@@ -29,6 +30,7 @@ DEVICES = [
 ]
 
 _DEVICE = torch.device("cpu")
+_ENVIRONMENT = dict(os.environ)  # before any test has changed it
 # What tests of several ranks import.
 _PRELOADED = ["pytest", "torch.distributed.fsdp", "torch.distributed.tensor", "telens.pytorch"]
 
@@ -53,8 +55,8 @@ def _choose(device: str, rank: int, world_size: int) -> tuple[str, torch.device]
     return "gloo", torch.device("cuda", 0)
 
 
-class _Surroundings:
-    """The caller's environment variables, folder, standard output and error.
+class _ProcessState:
+    """The caller's environment variables, working directory, standard output and error.
 
     Processes of a fork server would otherwise get those of the server's start.
     """
@@ -79,10 +81,10 @@ def _enter(
     world_size: int,
     store: str,
     device: str,
-    surroundings: _Surroundings,
+    state: _ProcessState,
 ) -> None:
     global _DEVICE
-    surroundings.enter()
+    state.enter()
     torch.set_num_threads(1)
     backend, _DEVICE = _choose(device, rank, world_size)
     if _DEVICE.type == "cuda":
@@ -116,14 +118,31 @@ def run_ranks(
         _skip_without_kernels()
     bound = functools.partial(_call, function, args)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (bound, world_size, f"{folder}/store", device, _Surroundings())
+        arguments = (bound, world_size, f"{folder}/store", device, _ProcessState())
         # The fork server imports torch once, not for every rank. A process that has used CUDA
         # cannot be forked.
         method = "forkserver" if device == "cpu" else "spawn"
-        multiprocessing.set_forkserver_preload(_PRELOADED)
+        if method == "forkserver":
+            _start_fork_server()
         torch.multiprocessing.start_processes(
             _enter, arguments, nprocs=world_size, start_method=method
         )
+
+
+def _start_fork_server() -> None:
+    """Starts the server, if it does not run, with the environment of the start of the tests.
+
+    What its modules read at import would otherwise depend on the test that needs it first.
+    """
+    changed = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
+    try:
+        multiprocessing.set_forkserver_preload(_PRELOADED)
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(changed)
 
 
 def _skip_without_kernels() -> None:
