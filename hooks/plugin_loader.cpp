@@ -155,8 +155,8 @@ std::string get_minor(std::string_view version) {
   return std::string(version.substr(0, version.find('.', minor)));
 }
 
-// Returns true if the plugin uses LibTorch. Throws UsageError unless its versions match.
-bool check_versions(const std::filesystem::path& path) {
+// Returns the versions that the plugin was built for. Throws UsageError unless they match ours.
+PluginVersions read_matching_versions(const std::filesystem::path& path) {
   const PluginVersions ours{TELENS_MINOR_VERSION, get_minor(torch_api_version())};
   const auto theirs = read_plugin_note(path);
   if (!theirs) {
@@ -173,7 +173,7 @@ bool check_versions(const std::filesystem::path& path) {
         path.string(), theirs->torch);
   }
   if (theirs->telens == ours.telens && (!uses_torch || theirs->torch == ours.torch)) {
-    return uses_torch;
+    return *theirs;
   }
   raise<UsageError>(
       "plugin {}: built for telens {}{}{}, but this is telens {} with torch {}; rebuild it",
@@ -190,7 +190,7 @@ void make_symbols_global() {
 }
 
 void load(const std::filesystem::path& path, FeatureRegistry& registry) {
-  if (!check_versions(path)) make_symbols_global();
+  if (read_matching_versions(path).torch.empty()) make_symbols_global();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     raise<UsageError>("plugin {}: cannot be opened: {}", path.string(), dlerror());

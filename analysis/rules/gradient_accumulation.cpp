@@ -83,14 +83,6 @@ std::vector<Finding> find_deviating_layers(const std::vector<ReceivedGradients>&
                         {"received / computed", {}, layer.first, layer.common, "usual"}}}};
 }
 
-std::set<std::int64_t> measured_iterations(const Facts& facts) {
-  std::set<std::int64_t> iterations;
-  for (const Series* series : facts.with("accumulated_mean")) {
-    for (const Point& point : series->points) iterations.insert(point.iteration);
-  }
-  return iterations;
-}
-
 // Returns true if the optimizer received zeros for all weights whose backward pass computed nonzero
 // gradients. Requires several of them.
 bool receives_zeros(const Facts& facts, std::int64_t iteration) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "analysis/rules/rules.h"
+#include "analysis/rules/scalar_reads.h"
 #include "analysis/skipped_steps.h"
 
 namespace telens::analysis {
@@ -69,18 +70,6 @@ const Series* last_recorded(const Facts& facts, bool backward, std::int64_t iter
     if (is_candidate) last = series;
   }
   return last;
-}
-
-const Scalars* find_scalar_series(const Facts& facts, std::string_view name, int rank) {
-  const auto found = std::ranges::find_if(
-      facts.scalars(), [&](const Scalars& each) { return each.name == name && each.rank == rank; });
-  return found == facts.scalars().end() ? nullptr : &*found;
-}
-
-std::optional<double> get_scalar(const Scalars* scalars, std::int64_t iteration) {
-  if (scalars == nullptr) return std::nullopt;
-  const auto found = std::ranges::find(scalars->points, iteration, &Point::iteration);
-  return found == scalars->points.end() ? std::nullopt : std::optional(found->value);
 }
 
 // The point within a step at which a scalar is computed. It is unknown for scalars that only the
@@ -260,10 +249,8 @@ std::vector<const Series*> find_nonfinite_weights(const Facts& facts, std::int64
 // Returns true if the scalar describes an update whose gradient norm is finite.
 bool has_finite_gradients(const Facts& facts, const NonfiniteScalar& scalar) {
   if (scalar.moment != Moment::after_update) return false;
-  std::string name = scalar.scalars->name;  // such as "update_to_weight" or "model.lost_decay%"
-  name.replace(name.rfind('.') + 1, std::string::npos, "grad_norm");
-  const auto norm =
-      get_scalar(find_scalar_series(facts, name, scalar.scalars->rank), scalar.point.iteration);
+  const Scalars* norms = scalar_beside(facts, *scalar.scalars, "grad_norm");
+  const auto norm = norms != nullptr ? value_at(*norms, scalar.point.iteration) : std::nullopt;
   return norm && std::isfinite(*norm);
 }
 

@@ -87,15 +87,19 @@ void set_common_factor(std::vector<double> factors, ReceivedGradients& step) {
 
 }  // namespace
 
+std::set<std::int64_t> measured_iterations(const Facts& facts) {
+  std::set<std::int64_t> iterations;
+  for (const Series* series : facts.with("accumulated_mean")) {
+    for (const Point& point : series->points) iterations.insert(point.iteration);
+  }
+  return iterations;
+}
+
 std::vector<ReceivedGradients> received_gradients(const Facts& facts) {
   std::vector<ReceivedGradients> steps;
   if (facts.ranks() > 1) return steps;
   const auto all = facts.with("accumulated_mean");
-  std::set<std::int64_t> iterations;
-  for (const Series* series : all) {
-    for (const Point& point : series->points) iterations.insert(point.iteration);
-  }
-  for (const std::int64_t iteration : iterations) {
+  for (const std::int64_t iteration : measured_iterations(facts)) {
     ReceivedGradients step{.iteration = iteration};
     const auto sharing = find_sharing_layers(facts, iteration);
     std::vector<double> factors;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "analysis/facts.h"
@@ -23,6 +24,9 @@ struct ReceivedGradients {
   std::size_t sharing = 0;  // gradients within 5 % of `common`
   std::vector<ReceivedGradient> gradients = {};
 };
+
+// Returns the iterations in which received gradients were measured.
+std::set<std::int64_t> measured_iterations(const Facts& facts);
 
 // Returns the steps in which received gradients were measured, in order. The sum of elements is
 // linear, so the mean of the received gradient must be the sum of the means of its parts times a

@@ -18,13 +18,15 @@ std::vector<const Scalars*> scalars_named(const Facts& facts, std::string_view n
   return found;
 }
 
+const Scalars* scalar_of_rank(const Facts& facts, std::string_view name, int rank) {
+  const auto found = std::ranges::find_if(
+      facts.scalars(), [&](const Scalars& each) { return each.rank == rank && each.name == name; });
+  return found == facts.scalars().end() ? nullptr : &*found;
+}
+
 const Scalars* scalar_beside(const Facts& facts, const Scalars& other, std::string_view name) {
   const std::size_t prefix = other.name.size() - without_prefix(other.name).size();
-  const std::string wanted = other.name.substr(0, prefix).append(name);
-  const auto found = std::ranges::find_if(facts.scalars(), [&](const Scalars& each) {
-    return each.rank == other.rank && each.name == wanted;
-  });
-  return found == facts.scalars().end() ? nullptr : &*found;
+  return scalar_of_rank(facts, other.name.substr(0, prefix).append(name), other.rank);
 }
 
 std::optional<double> value_at(const Scalars& scalars, std::int64_t iteration) {

@@ -14,6 +14,9 @@ namespace telens::analysis {
 // as from debug.watch_optimizer(name="...").
 std::vector<const Scalars*> scalars_named(const Facts& facts, std::string_view name);
 
+// Returns the scalar with exactly this name on the rank, nullptr if it was not recorded.
+const Scalars* scalar_of_rank(const Facts& facts, std::string_view name, int rank);
+
 // Returns the scalar `name` with the prefix and rank of `other`: for "a.lr", the scalar "a.<name>".
 // Returns nullptr if it was not recorded.
 const Scalars* scalar_beside(const Facts& facts, const Scalars& other, std::string_view name);

@@ -165,19 +165,14 @@ struct UpdateJump {
 constexpr ShiftOptions kUpdateGrowth{.least_bits = 1, .least_past = 8, .sustained = 2};
 constexpr std::string_view kUpdateScalar = "update_to_weight";
 
-const Point* point_at(const Scalars& scalars, std::int64_t iteration) {
-  const auto found = std::ranges::lower_bound(scalars.points, iteration, {}, &Point::iteration);
-  return found != scalars.points.end() && found->iteration == iteration ? &*found : nullptr;
-}
-
 // Returns the updates divided by their learning rate. Excludes updates of 0: a loss scaler skipped
 // the step.
 std::vector<Point> divide_by_rate(const Scalars& updates, const Scalars& rates) {
   std::vector<Point> steps;
   for (const auto& [iteration, update] : updates.points) {
-    const Point* rate = point_at(rates, iteration);
-    if (rate != nullptr && rate->value > 0 && update > 0 && std::isfinite(update)) {
-      steps.push_back({iteration, update / rate->value});
+    const auto rate = value_at(rates, iteration);
+    if (rate && *rate > 0 && update > 0 && std::isfinite(update)) {
+      steps.push_back({iteration, update / *rate});
     }
   }
   return steps;
@@ -209,10 +204,10 @@ std::optional<UpdateJump> find_update_jump(const Facts& facts, const Scalars& up
                     .rate = rates->name,
                     .iteration = shift->first,
                     .previous = previous,
-                    .before = point_at(updates, previous)->value,
-                    .after = point_at(updates, shift->first)->value,
-                    .rate_before = point_at(*rates, previous)->value,
-                    .rate_after = point_at(*rates, shift->first)->value};
+                    .before = *value_at(updates, previous),
+                    .after = *value_at(updates, shift->first),
+                    .rate_before = *value_at(*rates, previous),
+                    .rate_after = *value_at(*rates, shift->first)};
 }
 
 // Returns the first update that is at least twice as large as usual for its learning rate: an
@@ -268,10 +263,8 @@ void add_large_first_update(const Facts& facts, std::vector<Finding>& found) {
     if (updates->points.empty()) continue;
     const Point& update = updates->points.front();
     if (!(update.value > kMinUpdate) || update.iteration != facts.first_iteration()) continue;
-    const auto losses = std::ranges::find_if(facts.scalars(), [&](const Scalars& each) {
-      return each.name == "loss" && each.rank == updates->rank;
-    });
-    if (losses == facts.scalars().end()) continue;
+    const Scalars* losses = scalar_of_rank(facts, "loss", updates->rank);
+    if (losses == nullptr) continue;
     const auto before = value_at(*losses, update.iteration);
     if (!before || !(*before > 0)) continue;
     std::vector<double> after;

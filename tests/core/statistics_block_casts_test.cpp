@@ -150,7 +150,8 @@ TEST(BlockCastStatistics, values_lost_by_a_zero_scale_are_underflows) {
 }
 
 TEST(BlockCastStatistics, count_clipping_by_a_scale_that_was_rounded_down) {
-  // OCP's scale of 500 is that of 256: 500 / 1 is above 464, and 460 rounds to 448.
+  // By OCP's rule, amaxes of 500 and of 256 have the same scale, 1. 500 is above 464 and clips; 460
+  // rounds to 448.
   at::Tensor x = at::ones({2, 32});
   x[0][0] = 500;
   x[1][0] = -460;

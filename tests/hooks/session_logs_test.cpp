@@ -150,8 +150,8 @@ TEST_F(SessionTest, throwing_logger_is_reported_once_and_not_called_again) {
   EXPECT_EQ(log.find("no connection", told + 50), log.npos);
 }
 
-// In a call, logs a tensor of its own, which is passed to the loggers later; fails when it gets
-// that one.
+// Logs another tensor while it is called. The session passes that tensor to the loggers later; this
+// logger then throws.
 class TensorLogger final : public ScalarLogger {
  public:
   void log_scalar(std::string_view name, double, std::int64_t) override {

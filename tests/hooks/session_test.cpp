@@ -59,7 +59,7 @@ TEST_F(SessionTest, rejected_initialize_keeps_files_of_an_earlier_run) {
   debug::InitializeOptions small = options();
   small.recording.max_size = 1;
   EXPECT_THROW(debug::initialize(small), UsageError);
-  // Only the feature itself knows that there is no such statistic.
+  // The configuration is valid; only the feature rejects the statistic.
   config::FeatureDescription description;
   description.feature_namespace = config::kTransformerEngineNamespace;
   description.name = "Refusing";

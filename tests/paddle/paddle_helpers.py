@@ -1,4 +1,4 @@
-"""Compares layers of telens.paddle with those of telens.pytorch that have the same weights."""
+"""Compares layers of telens.paddle and telens.pytorch that have the same weights."""
 
 import numpy as np
 import paddle

@@ -1,6 +1,4 @@
-"""Attention and Transformer layers against those of telens.pytorch and against Paddle's
-operators.
-"""
+"""Compares attention and Transformer layers with telens.pytorch and with Paddle's operators."""
 
 import functools
 

@@ -296,7 +296,7 @@ def test_gradients_of_a_closure_are_not_measured_before_it(tmp_path, model, opti
     assert "accumulated_norm" not in set(telens.open_run(tmp_path).records()["statistic"])
 
 
-def test_gradients_in_main_grad_are_not_taken_for_cleared(tmp_path, model):
+def test_gradients_in_main_grad_do_not_count_as_cleared(tmp_path, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with telens.watch(model, AMAX, tmp_path):
         for _ in range(3):
@@ -307,7 +307,7 @@ def test_gradients_in_main_grad_are_not_taken_for_cleared(tmp_path, model):
     assert "accumulated_norm" not in set(telens.open_run(tmp_path).records()["statistic"])
 
 
-def test_zero_moments_of_a_later_step_are_no_first_step(tmp_path):
+def test_zero_moments_of_a_later_step_are_not_a_first_step(tmp_path):
     """As in LoRA, whose first factor has no gradient while the second one is 0."""
     first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     nn.init.zeros_(second.weight)

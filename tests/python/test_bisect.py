@@ -1,4 +1,4 @@
-"""telens bisect on a real training, and the environment variables with which it controls it."""
+"""telens bisect on a real training, and the environment variables that configure its runs."""
 
 import os
 import pathlib

@@ -285,7 +285,7 @@ def multihead(rank: int) -> None:
 
 
 def recomputed(rank: int) -> None:
-    """A checkpoint changes no bit, also with dropout, and histories are those of one forward."""
+    """A checkpoint does not change a bit, even with dropout. Histories count its forward once."""
     here = np.array(chunks_of(rank, 2, SEQ))
     found = []
     for way in ("kept", "recomputed"):

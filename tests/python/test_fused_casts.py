@@ -1,5 +1,6 @@
-"""Norms and activations that write codes instead of tensors: their bits are those of the path that
-a watched layer takes, and they run where no code needs the tensor.
+"""Norms and activations that write codes instead of tensors.
+
+They give the same bits as the path of a watched layer, and run if no code reads the tensor.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Malicious saved states: loading takes bounded work, leaves nothing behind, and refuses impossible
+"""Malicious saved states: loading them has bounded cost and no side effects, and rejects invalid
 scales.
 """
 

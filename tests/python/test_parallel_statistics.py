@@ -1,5 +1,5 @@
-"""Statistics of divided layers are those of whole tensors, equal on every rank, and no bit
-changes.
+"""Statistics of sharded layers describe whole tensors and are equal on every rank. Recording them
+does not change a bit.
 """
 
 import pytest

@@ -1,6 +1,4 @@
-"""Checkpoints around an autocast: amax histories, scales and gradients are those of a run without
-them.
-"""
+"""Checkpoints around an autocast do not change amax histories, scales and gradients."""
 
 import pytest
 import torch

@@ -27,7 +27,7 @@ def gradients(outputs, seeds: list[torch.Tensor]) -> None:
 
 
 def compare(case, whole, own, dims: dict[str, int | None], part: Part, sequence: bool) -> None:
-    """The gradients of the parameters; those of rows are summed over the ranks."""
+    """Returns the gradients of the parameters. Sums gradients of rows over the ranks."""
     for name, parameter in own.named_parameters():
         grad = parameter.grad
         if getattr(parameter, "sequence_parallel", False):

@@ -7,7 +7,7 @@ FOLDERS = ("python", "benchmarks", "samples", "tests")
 
 
 def hidden_modules(root: Path) -> list[str]:
-    """Files x.py beside a folder x with Python files."""
+    """Returns files x.py in whose folder there is also a folder x with Python files."""
     modules = [path for folder in FOLDERS for path in (root / folder).rglob("*.py")]
     return [
         path.relative_to(root).as_posix()

@@ -27,7 +27,7 @@ class UnwatchedCopies:
     """
 
     def __init__(self) -> None:
-        original = self._original = torch.nn.Module.__reduce_ex__
+        original = torch.nn.Module.__reduce_ex__
 
         def reduce_without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
             reduced = original(module, protocol)

@@ -59,15 +59,17 @@ class LossWatch:
     ----------
     guard
         wraps each hook
-    warns
+    warn_without_steps
         True to warn if backward() runs 1000 times without an optimizer step
     """
 
-    def __init__(self, guard: Callable[[Callable], Callable], warns: bool = True) -> None:
+    def __init__(
+        self, guard: Callable[[Callable], Callable], warn_without_steps: bool = True
+    ) -> None:
         self._losses: list[torch.Tensor] = []
         self._summed = 0.0  # losses that are not kept any more
         self._count = 0
-        self._warned = not warns
+        self._warned = not warn_without_steps
         self._loss_scale: torch.Tensor | None = None
         self._divided = False  # True if a framework has divided the losses
         self._note = guard(self._note_loss)

@@ -1,4 +1,4 @@
-"""Calls of a model whose tensors are not those of a training step."""
+"""Recognizes calls of a model that are not part of a training step."""
 
 from __future__ import annotations
 

@@ -319,12 +319,13 @@ class Watch:
         None if nothing is due. False in a recomputation for a checkpoint: the first forward has
         shown its tensors; its graph, if it has one, is the one that the backward uses. Else True.
         """
-        if is_transforming():
-            return None
         recomputed = in_backward()
-        if not recomputed and self._optimizer_stepped and self._steps_itself:
+        ends_iteration = not recomputed and self._optimizer_stepped and self._steps_itself
+        if ends_iteration and not is_transforming():
             self._finish(None)
         if not (training or torch.is_grad_enabled()) or layer.calls.sleeps(False):
+            return None
+        if is_transforming():
             return None
         if not recomputed:
             self._entered = True

@@ -22,8 +22,8 @@ start each of several ranks through this module, as in
 `torchrun -m telens.run_as_te script.py`."""
 _EPILOG = """\
 With --config, a session observes the script's layers. It names them at a model's first forward,
-ends an iteration after each step() of the first torch optimizer that steps, records the loss, also
-learning rate and gradient norm of a Hugging Face Trainer, and ends with the script.
+ends an iteration after each step() of the first torch optimizer that steps, and ends with the
+script. It records the loss and, for a Hugging Face Trainer, learning rate and gradient norm.
 
 Example: python -m telens.run_as_te --convert --recipe delayed --config debug.yaml train.py"""
 

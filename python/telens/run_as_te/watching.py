@@ -56,7 +56,7 @@ def watching(options: SessionOptions) -> Iterator[None]:
     debug.initialize(
         options.config_file, feature_dirs=options.feature_dirs or None, log_dir=options.log_dir
     )
-    losses = LossWatch(_guarded, warns=False)
+    losses = LossWatch(_guarded, warn_without_steps=False)
     steps = _Steps(losses)
     names = _Names()
     try:

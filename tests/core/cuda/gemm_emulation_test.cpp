@@ -341,8 +341,8 @@ TEST(GemmEmulation, zeros_stay_zeros_under_scales_whose_product_overflows) {
 }
 
 TEST(GemmEmulation, rounds_a_sum_with_its_bias_once) {
-  // 257 lies between two BF16 values: if it were rounded before the bias is added, it would become
-  // 256, and so would the sum.
+  // 257 is between two BF16 values. Rounding it to 256 before the bias is added would change the
+  // sum.
   at::Tensor x = at::ones({16, 256});
   x.slice(1, 0, 1).fill_(2);
   const Operand a = quantized(x, kMxfp8, false);
