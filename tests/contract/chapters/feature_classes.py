@@ -163,6 +163,6 @@ STATEMENTS = (
     Statement(
         "`TEDefaultFeatures` has the seven calls with their defaults, to which a class can "
         "delegate.",
-        CLASSES + "test_call_defaults_match_the_contract",
+        "test_call_defaults.py::test_call_defaults_match_the_contract",
     ),
 )
